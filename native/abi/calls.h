@@ -36,8 +36,8 @@ using RespondHttp = bool (*)(void* server, std::uint64_t call, const char* lines
                              std::int64_t lines_bytes, const std::uint8_t* body,
                              std::int64_t body_bytes);
 
-// Who sends a call's answer: the compiled server that it came from, or Python.
-enum Sender : std::int32_t { kGrpc = 0, kPython = 1, kHttp = 2 };
+// The compiled server that a call came from, and that sends its answer.
+enum Sender : std::int32_t { kGrpc = 0, kHttp = 1 };
 
 // A loaded version; the texts are copied.
 struct RouteSettings {
@@ -48,7 +48,8 @@ struct RouteSettings {
   const char* const* outputs;
   std::int64_t output_count;
   const char* const* mapped_tables;  // those whose unknown ids are counted, as in `model`
-  std::int64_t reads_messages;       // 0: Python reads all of its messages
+  std::int64_t reads_messages;       // 0: Python rewrites all of its messages
+  std::int64_t refuses_non_finite;   // NaN and infinity
 };
 
 // A version that a request may name: by a number, a label, or nothing.
@@ -77,38 +78,29 @@ struct PlacedOutput {
   std::int64_t byte_size;
 };
 
-// Bags of the features of one group, feature-major.
-struct GroupArrays {
-  const std::int64_t* lengths;
-  const std::int64_t* values;
-  const float* weights;  // or null
-  std::int64_t ids;
-};
-
-// A call that Python has read. Texts and arrays are copied.
-struct CallFields {
+// A call whose header Python has read, and a usual message with its inputs. All of it is copied.
+struct ReadCall {
   Route* route;
-  std::uint64_t number;    // of the transport's call, or of Python's reply
-  std::int64_t by_python;  // Python sends the answer
+  Sender sender;
+  std::uint64_t number;
   Form form;
+  std::int64_t encoding;  // of HTTP, that the answer may be compressed in: a `transport::Encoding`
   std::int64_t size_bytes, priority;
   double arrived, deadline;
-  const std::uint8_t* outputs;  // [outputs]: 0: not wanted, 1: wanted, 2: wanted in binary
-  std::int64_t reports_unknown, traced;
+  const char* outputs;  // [outputs]: 0: not wanted, 1: wanted, 2: wanted in binary
+  std::int64_t reports_unknown, trace;
   const char* id;
   std::int64_t id_bytes;
   const char* label;
   std::int64_t label_bytes;
-  const char* message;  // kept for another version; or null
-  std::int64_t message_bytes;
   const PlacedOutput* placed;
   std::int64_t placed_count;
-  std::int64_t batch, ids_outside, gaps;
-  const std::uint8_t* own;  // [features]: 1: a bag for each sample, 0: one for all
-  GroupArrays groups[2];
-  const float* const* dense;
-  const std::int64_t* dense_rows;  // [dense]: the batch, or 1
-  const std::int64_t* unknown;     // [mapped tables]
+  const char* message;  // its header is not looked at
+  std::int64_t message_bytes;
+  std::int64_t is_rewritten;  // as a ModelInferRequest, when its inputs had been counted
+  const char* kept;           // as sent, for another version; or null
+  std::int64_t kept_bytes;
+  std::int64_t json_bytes;  // of `kept` over HTTP, as CallInfo's
 };
 
 // Calls of a route that were queued, or refused as they came because they cannot be in time: their
@@ -148,8 +140,8 @@ struct BatchInfo {
   scheduler::State state;
   std::int64_t calls, samples, work;
   double started, predicted;
-  double deadline;                               // the earliest
-  std::int64_t traced, by_python, kept, placed;  // numbers of such calls
+  double deadline;                    // the earliest
+  std::int64_t traced, kept, placed;  // numbers of such calls
   InputParts input;
   const std::int64_t* words;
   const std::int64_t* sizes;  // [calls]: samples of each
@@ -158,7 +150,6 @@ struct BatchInfo {
 // One call of a batch.
 struct CallInfo {
   std::uint64_t number;
-  std::int64_t by_python;
   Form form;
   std::int64_t trace;
   std::int64_t samples, work;
@@ -203,20 +194,20 @@ struct BatchScores {
   double now;  // since 1970
 };
 
-// An answer that Python sends.
-struct PythonAnswer {
+// An answer over HTTP that Python compresses and sends.
+struct LongAnswer {
   std::uint64_t number;
   const std::uint8_t* data;
   std::int64_t bytes;
   std::int64_t json_bytes;  // of an answer in JSON with outputs in binary behind it; else 0
-  std::int64_t encoding;    // that it is to be compressed in, a `transport::Encoding`; 0: in none
+  std::int64_t encoding;    // a `transport::Encoding`
 };
 
 struct Finished {
   double decode_seconds, encode_seconds, slowest_seconds;
   std::int64_t samples;
   const AnsweredRequest* counted;  // [calls]
-  const PythonAnswer* answers;
+  const LongAnswer* answers;
   std::int64_t answer_count;
   const std::int64_t* failed;  // positions of calls whose outputs could not be written
   std::int64_t failed_count;
@@ -226,13 +217,6 @@ struct Finished {
 struct BatchEnd {
   double backlog;      // as `Batcher::backlog`
   std::int64_t waits;  // answers over HTTP wait for the transport's flush
-};
-
-// A batch that ended with a status: seconds since its calls came, and the calls that Python ends.
-struct Failed {
-  double seconds;
-  const PythonAnswer* answers;
-  std::int64_t answer_count;
 };
 
 extern "C" {
@@ -268,9 +252,8 @@ EXPORTED_KEEPING_GIL void sharded_infer_calls_set_regions(Calls* calls,
 EXPORTED_KEEPING_GIL void sharded_infer_calls_take(Calls* calls, std::int32_t sender,
                                                    const transport::Event events[],
                                                    std::int64_t count, Taken* taken);
-EXPORTED_KEEPING_GIL bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields,
-                                                    double now, scheduler::Refused* refused);
-EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number);
+EXPORTED_KEEPING_GIL bool sharded_infer_calls_take_read(Calls* calls, const ReadCall* read,
+                                                        double now, scheduler::Refused* refused);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_begin(Calls* calls, double now, Begun* begun);
 EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_expire(Calls* calls, double now);
 EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_occupy(Calls* calls, scheduler::SharedQueue* queue,
@@ -280,9 +263,8 @@ EXPORTED_KEEPING_GIL void sharded_infer_calls_finish(Calls* calls, Batch* batch,
 EXPORTED_KEEPING_GIL Batch* sharded_infer_calls_part(Calls* calls, Batch* batch,
                                                      const std::int64_t positions[],
                                                      std::int64_t count);
-EXPORTED_KEEPING_GIL void sharded_infer_calls_fail(Calls* calls, Batch* batch, std::int32_t code,
-                                                   const char* words, std::int64_t words_bytes,
-                                                   Failed* failed);
+EXPORTED_KEEPING_GIL double sharded_infer_calls_fail(Calls* calls, Batch* batch, std::int32_t code,
+                                                     const char* words, std::int64_t words_bytes);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_end(Calls* calls, Batch* batch, double now,
                                                   bool by_clock, BatchEnd* end);
 EXPORTED_KEEPING_GIL void sharded_infer_calls_refuse(Calls* calls, Batch* batch,

@@ -110,14 +110,11 @@ struct JsonHeader {
 
 extern "C" {
 
-// Headers of a ModelInferRequest, whose inputs may be malformed, of a PredictRequest, and of JSON
-// whose tensors are in binary.
+// Headers of a ModelInferRequest, whose inputs may be malformed, and of a PredictRequest.
 EXPORTED_KEEPING_GIL bool sharded_infer_read_header(const std::uint8_t message[],
                                                     std::int64_t bytes, Header* header);
 EXPORTED_KEEPING_GIL bool sharded_infer_read_predict_header(const std::uint8_t message[],
                                                             std::int64_t bytes, Header* header);
-EXPORTED_KEEPING_GIL bool sharded_infer_read_json_header(const std::uint8_t json[],
-                                                         std::int64_t bytes, JsonHeader* header);
 
 // The memory of one decoding at a time. The model must outlive it.
 EXPORTED_KEEPING_GIL Request* sharded_infer_request_create(const Model* model);
@@ -129,10 +126,6 @@ EXPORTED_BOTH_WAYS bool sharded_infer_scan(Request* request, const std::uint8_t 
                                            std::int64_t bytes);
 EXPORTED_BOTH_WAYS bool sharded_infer_scan_predict(Request* request, const std::uint8_t message[],
                                                    std::int64_t bytes);
-EXPORTED_BOTH_WAYS bool sharded_infer_scan_body(Request* request, const std::uint8_t body[],
-                                                std::int64_t bytes, std::int64_t json_bytes);
-EXPORTED_BOTH_WAYS bool sharded_infer_scan_tensors(Request* request, const NamedTensor tensors[],
-                                                   std::int64_t count);
 
 // It also counts the unknown ids.
 EXPORTED_BOTH_WAYS bool sharded_infer_fill(Request* request, std::int64_t out[]);

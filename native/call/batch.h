@@ -14,11 +14,11 @@ struct Batch {
   MergedInput input;
   AnswerWriter writer;
   std::vector<std::size_t> ends;         // of the answers
-  std::vector<std::int64_t> json_bytes;  // of the answers, as PythonAnswer's
+  std::vector<std::int64_t> json_bytes;  // of the answers, as LongAnswer's
   std::vector<std::uint8_t> failed;  // [calls]: its outputs could not be written to shared memory
   std::vector<std::int64_t> failed_at;  // positions of such calls
   std::vector<AnsweredRequest> counted;
-  std::vector<PythonAnswer> answers;
+  std::vector<LongAnswer> answers;
 };
 
 }  // namespace sharded_infer::call

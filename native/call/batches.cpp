@@ -36,13 +36,12 @@ Batch* Calls::batch_of(std::vector<Call*> calls, scheduler::State state) {
 void Calls::describe(Batch& batch) {
   BatchInfo& info = batch.info;
   info.calls = std::int64_t(batch.calls.size());
-  info.samples = info.traced = info.by_python = info.kept = info.placed = 0;
+  info.samples = info.traced = info.kept = info.placed = 0;
   info.deadline = scheduler::kForever;
   for (const Call* call : batch.calls) {
     info.samples += call->samples();
     info.deadline = std::min(info.deadline, call->request.deadline);
     info.traced += call->trace != 0;
-    info.by_python += call->by_python();
     info.kept += !call->message.empty();
     info.placed += !call->placed.empty();
   }
@@ -133,13 +132,6 @@ Batch* Calls::expire(double now) {
 void Calls::give_up(Call& call) {
   const std::lock_guard<std::mutex> lock(scheduler_.mutex());
   if (scheduler_.batcher().cancel(call.request)) cancelled_.push_back(&call.request);
-}
-
-Batch* Calls::cancel(std::uint64_t number) {
-  cancelled_.clear();
-  Call* call = find_call(number, kPython);
-  if (call != nullptr) give_up(*call);
-  return dropped_batches(cancelled_);
 }
 
 Batch* Calls::part(Batch& batch, const std::int64_t* positions, std::int64_t count) {
@@ -242,7 +234,7 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
   for (std::size_t at = 0; at < batch.calls.size(); ++at) {
     const Call& call = *batch.calls[at];
     const auto size = std::int64_t(batch.ends[at] - begin);
-    if (!batch.failed[at] && (call.by_python() || call.compresses(size)))
+    if (!batch.failed[at] && call.compresses(size))
       batch.answers.push_back(
           {call.number, bytes + begin, size, batch.json_bytes[at], call.encoding});
     begin = batch.ends[at];
@@ -268,26 +260,21 @@ bool Calls::place(const Call& call, const BatchScores& scores, std::int64_t firs
   return true;
 }
 
-void Calls::fail(Batch& batch, std::int32_t code, std::string_view words, Failed& failed) {
-  failed = Failed();
+double Calls::fail(Batch& batch, std::int32_t code, std::string_view words) {
   // Nothing that `finish` may have written is sent.
-  batch.answers.clear();
   batch.ends.clear();
   const double now = monotonic();
+  double seconds = 0.0;
   for (const Call* call : batch.calls) {
-    failed.seconds += now - call->request.arrived;
-    if (call->by_python())
-      batch.answers.push_back({call->number, nullptr, 0, 0, 0});
-    else if (batch.info.state != scheduler::State::kCancelled)  // else its client has gone
-      fail_call(*call, code, words);
+    seconds += now - call->request.arrived;
+    // Clients of cancelled calls have gone.
+    if (batch.info.state != scheduler::State::kCancelled) fail_call(*call, code, words);
   }
-  failed.answers = batch.answers.data();
-  failed.answer_count = std::int64_t(batch.answers.size());
+  return seconds;
 }
 
 void Calls::refuse(Batch& batch, std::int64_t position, std::int32_t code, std::string_view words) {
-  const Call& call = *batch.calls[std::size_t(position)];
-  if (!call.by_python()) fail_call(call, code, words);
+  fail_call(*batch.calls[std::size_t(position)], code, words);
 }
 
 void Calls::fail_call(const Call& call, std::int32_t code, std::string_view words) {

@@ -57,13 +57,9 @@ void sharded_infer_calls_take(Calls* calls, std::int32_t sender, const transport
   calls->take(Sender(sender), events, count, *taken);
 }
 
-bool sharded_infer_calls_offer(Calls* calls, const CallFields* fields, double now,
-                               scheduler::Refused* refused) {
-  return calls->offer(*fields, now, *refused);
-}
-
-Batch* sharded_infer_calls_cancel(Calls* calls, std::uint64_t number) {
-  return calls->cancel(number);
+bool sharded_infer_calls_take_read(Calls* calls, const ReadCall* read, double now,
+                                   scheduler::Refused* refused) {
+  return calls->take_read(*read, now, *refused);
 }
 
 void sharded_infer_calls_begin(Calls* calls, double now, Begun* begun) {
@@ -86,9 +82,9 @@ Batch* sharded_infer_calls_part(Calls* calls, Batch* batch, const std::int64_t* 
   return calls->part(*batch, positions, count);
 }
 
-void sharded_infer_calls_fail(Calls* calls, Batch* batch, std::int32_t code, const char* words,
-                              std::int64_t words_bytes, Failed* failed) {
-  calls->fail(*batch, code, {words, std::size_t(words_bytes)}, *failed);
+double sharded_infer_calls_fail(Calls* calls, Batch* batch, std::int32_t code, const char* words,
+                                std::int64_t words_bytes) {
+  return calls->fail(*batch, code, {words, std::size_t(words_bytes)});
 }
 
 void sharded_infer_calls_end(Calls* calls, Batch* batch, double now, bool by_clock, BatchEnd* end) {
@@ -103,7 +99,6 @@ void sharded_infer_calls_refuse(Calls* calls, Batch* batch, std::int64_t positio
 void sharded_infer_calls_describe(const Batch* batch, std::int64_t position, CallInfo* info) {
   const Call& call = *batch->calls[std::size_t(position)];
   *info = {call.number,
-           call.by_python(),
            call.form,
            call.trace,
            call.samples(),

@@ -13,13 +13,13 @@ namespace sharded_infer::call {
 struct Call {
   scheduler::Request request;  // its handle is below -1
   Route* route = nullptr;      // null: the place is free
-  std::uint64_t number = 0;    // of the transport's call, or of Python's reply
+  std::uint64_t number = 0;    // of the transport's call
   Sender sender = kGrpc;
   Form form = kInfer;
   std::int32_t encoding = 0;  // that its client accepts, of HTTP; a `transport::Encoding`
   double decoded = 0.0;
   std::int64_t ahead = 0;             // calls that waited when it came
-  std::vector<std::uint8_t> outputs;  // as CallFields::outputs
+  std::vector<std::uint8_t> outputs;  // as ReadCall::outputs
   bool reports_unknown = false;
   std::int64_t trace = 0;  // 0: it is not traced
   std::string id, label;
@@ -48,7 +48,6 @@ struct Call {
     placed.push_back(output);
   }
 
-  bool by_python() const { return sender == kPython; }
   // True if Python compresses and sends an answer of this size.
   bool compresses(std::int64_t bytes) const { return encoding != 0 && bytes >= kLeastCompressed; }
   std::int64_t samples() const { return layout.batch; }

@@ -1,13 +1,13 @@
 // Predict calls from their messages to their answers.
 //
-//   take    reads calls among a transport's events and queues them; Python reads unusual ones,
-//           words refusals, and hands what it has read to `offer`
-//   offer   queues a call that Python has read
-//   begin   the batch that runs now, its calls merged into one input; Python runs the tower
-//   finish  writes and counts the answers
-//   part    moves calls of a batch that failed to a batch of their own
-//   fail    ends the calls of a batch with a status
-//   end     sends the answers and frees the calls
+//   take       reads calls among a transport's events and queues them; Python words refusals, and
+//              rewrites unusual calls
+//   take_read  reads and queues a call that Python has rewritten
+//   begin      the batch that runs now, its calls merged into one input; Python runs the tower
+//   finish     writes and counts the answers
+//   part       moves calls of a batch that failed to a batch of their own
+//   fail       ends the calls of a batch with a status
+//   end        sends the answers and frees the calls
 //
 // Not thread-safe but for the scheduler: callers hold the GIL.
 #pragma once
@@ -67,17 +67,16 @@ class Calls {
   }
 
   void take(Sender sender, const transport::Event* events, std::int64_t count, Taken& taken);
-  // Whether the call was queued.
-  bool offer(const CallFields& fields, double now, scheduler::Refused& refused);
-  // A waiting call of Python that was given up, as a batch; null if it does not wait.
-  Batch* cancel(std::uint64_t number);
+  // Whether the call was queued. Without a refusal its message is unusual.
+  bool take_read(const ReadCall& read, double now, scheduler::Refused& refused);
   void begin(double now, Begun& begun);
   // Waiting calls whose deadlines have passed, as batches; null: there are none.
   Batch* expire(double now);
   void finish(Batch& batch, const BatchScores& scores, Finished& finished);
   Batch* part(Batch& batch, const std::int64_t* positions, std::int64_t count);
-  void fail(Batch& batch, std::int32_t code, std::string_view words, Failed& failed);
-  // Ends a call whose outputs `finish` could not write with a status, unless Python does.
+  // Returns the seconds since the calls came, summed.
+  double fail(Batch& batch, std::int32_t code, std::string_view words);
+  // Ends a call whose outputs `finish` could not write with a status.
   void refuse(Batch& batch, std::int64_t position, std::int32_t code, std::string_view words);
   // Sends the answers, and frees the calls and the slot, whose time the scheduler learns. Returns
   // the backlog, and whether answers over HTTP wait for the transport's flush.
@@ -141,7 +140,7 @@ class Calls {
   scheduler::Scheduler& scheduler_;
   scheduler::Taken decided_;
   std::vector<scheduler::Request*> late_;
-  Source sources_[3];  // by `Sender`; none of Python
+  Source sources_[2];  // by `Sender`
   bool traces_ = false;
   std::uint64_t traced_ = 0, kept_ = 0;
   std::uint64_t random_ = 0x9e3779b97f4a7c15u;
@@ -152,8 +151,7 @@ class Calls {
   JsonTensors tensors_;  // of the message that is read
   Regions regions_;
   std::deque<Call> calls_;
-  std::vector<std::int64_t> free_;                             // handles
-  std::unordered_map<std::uint64_t, std::int64_t> by_number_;  // of Python's: handles
+  std::vector<std::int64_t> free_;  // handles
   // Of the last `take`.
   std::vector<std::int64_t> left_;
   std::vector<TakenRoute> taken_;

@@ -240,8 +240,7 @@ bool Calls::decode(const Message& message, Route& route, Call& call) {
   call.own.assign(decoding.own, decoding.own + model.features);
   call.dense_at.assign(decoding.dense_at, decoding.dense_at + model.dense);
   call.dense_rows.assign(decoding.dense_rows, decoding.dense_rows + model.dense);
-  // What is not finite may be refused.
-  if (!is_finite(call, model)) return false;
+  if (route.refuses_non_finite && !is_finite(call, model)) return false;
   call.request.size_bytes += decoding.shared_bytes;
   call.reports_unknown = message.header.header.reports_unknown != 0;
   if (call.reports_unknown) call.unknown.assign(decoding.unknown, decoding.unknown + model.mapped);

@@ -28,11 +28,6 @@ bool sharded_infer_read_predict_header(const std::uint8_t* message, std::int64_t
   return read_predict_header({message, bytes}, *header);
 }
 
-bool sharded_infer_read_json_header(const std::uint8_t* json, std::int64_t bytes,
-                                    JsonHeader* header) {
-  return read_json_header({json, bytes}, *header);
-}
-
 Request* sharded_infer_request_create(const Model* model) { return new Request(*model); }
 void sharded_infer_request_destroy(Request* request) { delete request; }
 const InputParts* sharded_infer_request_parts(const Request* request) { return request; }
@@ -43,15 +38,6 @@ bool sharded_infer_scan(Request* request, const std::uint8_t* message, std::int6
 
 bool sharded_infer_scan_predict(Request* request, const std::uint8_t* message, std::int64_t bytes) {
   return scanned(*request, request->scan_predict({message, bytes}));
-}
-
-bool sharded_infer_scan_body(Request* request, const std::uint8_t* body, std::int64_t bytes,
-                             std::int64_t json_bytes) {
-  return request->scan_body({body, bytes}, json_bytes);
-}
-
-bool sharded_infer_scan_tensors(Request* request, const NamedTensor* tensors, std::int64_t count) {
-  return request->scan_tensors(tensors, count);
 }
 
 bool sharded_infer_fill(Request* request, std::int64_t* out) {

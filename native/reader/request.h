@@ -38,6 +38,7 @@ struct Request : InputParts {
   explicit Request(const Model& model)
       : InputParts(),
         model(&model),
+        most_inputs(model.max_inputs),
         tensors(std::size_t(model.inputs())),
         present(tensors.size()),
         order(tensors.size()),
@@ -58,6 +59,7 @@ struct Request : InputParts {
   Request& operator=(const Request&) = delete;
 
   const Model* const model;
+  std::int64_t most_inputs;                // tensors of a message
   std::vector<Tensor> tensors;             // [inputs]
   std::vector<std::uint8_t> present;       // [inputs]
   std::vector<std::int32_t> order;         // [inputs]: as they came

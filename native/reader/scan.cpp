@@ -36,7 +36,7 @@ class TensorVisitor {
 
   bool take(const Input& input) {
     const std::int32_t found = request_.find(input.name, previous_);
-    if (found < 0 || request_.present[found] || inputs_ == model_.max_inputs) return false;
+    if (found < 0 || request_.present[found] || inputs_ == request_.most_inputs) return false;
     if (input.datatype == kBytesType && !model_.takes_strings(found)) return false;
     request_.present[found] = 1;
     request_.copied_bytes[inputs_] = -1;

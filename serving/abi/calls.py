@@ -19,8 +19,7 @@ class Form(IntEnum):
 
 class Sender(IntEnum):
     GRPC = 0
-    PYTHON = 1
-    HTTP = 2
+    HTTP = 1
 
 
 class RouteSettings(ctypes.Structure):
@@ -33,6 +32,7 @@ class RouteSettings(ctypes.Structure):
         ("output_count", ctypes.c_int64),
         ("mapped_tables", ctypes.c_void_p),
         ("reads_messages", ctypes.c_int64),
+        ("refuses_non_finite", ctypes.c_int64),
     )
 
 
@@ -65,44 +65,32 @@ class PlacedOutput(ctypes.Structure):
     )
 
 
-class GroupArrays(ctypes.Structure):
-    _fields_ = (
-        ("lengths", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("ids", ctypes.c_int64),
-    )
-
-
-class CallFields(ctypes.Structure):
+class ReadCall(ctypes.Structure):
     _fields_ = (
         ("route", ctypes.c_void_p),
+        ("sender", ctypes.c_int32),
         ("number", ctypes.c_uint64),
-        ("by_python", ctypes.c_int64),
         ("form", ctypes.c_int32),
+        ("encoding", ctypes.c_int64),
         ("size_bytes", ctypes.c_int64),
         ("priority", ctypes.c_int64),
         ("arrived", ctypes.c_double),
         ("deadline", ctypes.c_double),
-        ("outputs", ctypes.c_void_p),
+        ("outputs", ctypes.c_char_p),
         ("reports_unknown", ctypes.c_int64),
-        ("traced", ctypes.c_int64),
+        ("trace", ctypes.c_int64),
         ("id", ctypes.c_char_p),
         ("id_bytes", ctypes.c_int64),
         ("label", ctypes.c_char_p),
         ("label_bytes", ctypes.c_int64),
-        ("message", ctypes.c_char_p),
-        ("message_bytes", ctypes.c_int64),
         ("placed", ctypes.c_void_p),
         ("placed_count", ctypes.c_int64),
-        ("batch", ctypes.c_int64),
-        ("ids_outside", ctypes.c_int64),
-        ("gaps", ctypes.c_int64),
-        ("own", ctypes.c_void_p),
-        ("groups", GroupArrays * 2),
-        ("dense", ctypes.c_void_p),
-        ("dense_rows", ctypes.c_void_p),
-        ("unknown", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("message_bytes", ctypes.c_int64),
+        ("is_rewritten", ctypes.c_int64),
+        ("kept", ctypes.c_char_p),
+        ("kept_bytes", ctypes.c_int64),
+        ("json_bytes", ctypes.c_int64),
     )
 
 
@@ -148,7 +136,6 @@ class BatchInfo(ctypes.Structure):
         ("predicted", ctypes.c_double),
         ("deadline", ctypes.c_double),
         ("traced", ctypes.c_int64),
-        ("by_python", ctypes.c_int64),
         ("kept", ctypes.c_int64),
         ("placed", ctypes.c_int64),
         ("input", InputParts),
@@ -160,7 +147,6 @@ class BatchInfo(ctypes.Structure):
 class CallInfo(ctypes.Structure):
     _fields_ = (
         ("number", ctypes.c_uint64),
-        ("by_python", ctypes.c_int64),
         ("form", ctypes.c_int32),
         ("trace", ctypes.c_int64),
         ("samples", ctypes.c_int64),
@@ -216,7 +202,7 @@ class BatchScores(ctypes.Structure):
     )
 
 
-class PythonAnswer(ctypes.Structure):
+class LongAnswer(ctypes.Structure):
     _fields_ = (
         ("number", ctypes.c_uint64),
         ("data", ctypes.c_void_p),
@@ -247,34 +233,24 @@ class BatchEnd(ctypes.Structure):
     )
 
 
-class Failed(ctypes.Structure):
-    _fields_ = (
-        ("seconds", ctypes.c_double),
-        ("answers", ctypes.c_void_p),
-        ("answer_count", ctypes.c_int64),
-    )
-
-
-check_layout(LIBRARY, "calls", 0x2930F93C, {
-    RouteSettings: 0xB9D909FE,
+check_layout(LIBRARY, "calls", 0xEFA40E15, {
+    RouteSettings: 0x8F37EF4C,
     NamedRoute: 0x5E523BFE,
     WeightedRoute: 0x6E66263E,
     PlacedOutput: 0xDA6139FC,
-    GroupArrays: 0x070B9F32,
-    CallFields: 0x87EC92A5,
+    ReadCall: 0xC9F16323,
     TakenRoute: 0xD9E1C5A9,
     TracedCall: 0x614D68BB,
     Taken: 0xB1EEC225,
-    BatchInfo: 0x90059B0E,
-    CallInfo: 0x396E886E,
+    BatchInfo: 0x0646F603,
+    CallInfo: 0xB83526A0,
     Begun: 0x22286134,
     Scores: 0x37148436,
     TableCounts: 0x4D371771,
     BatchScores: 0x6452607B,
-    PythonAnswer: 0x27D93B39,
-    Finished: 0x4070E64C,
+    LongAnswer: 0x27D93B39,
+    Finished: 0xCC6CD585,
     BatchEnd: 0x706B7914,
-    Failed: 0x887C6210,
 })
 calls_route = function_of(
     KEEPING_GIL,
@@ -376,21 +352,14 @@ calls_take = function_of(
     ctypes.c_int64,
     ctypes.POINTER(Taken),
 )
-calls_offer = function_of(
+calls_take_read = function_of(
     KEEPING_GIL,
-    "sharded_infer_calls_offer",
+    "sharded_infer_calls_take_read",
     ctypes.c_bool,
     ctypes.c_void_p,
-    ctypes.POINTER(CallFields),
+    ctypes.POINTER(ReadCall),
     ctypes.c_double,
     ctypes.POINTER(Refused),
-)
-calls_cancel = function_of(
-    KEEPING_GIL,
-    "sharded_infer_calls_cancel",
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_uint64,
 )
 calls_begin = function_of(
     KEEPING_GIL,
@@ -436,13 +405,12 @@ calls_part = function_of(
 calls_fail = function_of(
     KEEPING_GIL,
     "sharded_infer_calls_fail",
-    None,
+    ctypes.c_double,
     ctypes.c_void_p,
     ctypes.c_void_p,
     ctypes.c_int32,
     ctypes.c_char_p,
     ctypes.c_int64,
-    ctypes.POINTER(Failed),
 )
 calls_end = function_of(
     KEEPING_GIL,

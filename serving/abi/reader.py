@@ -118,7 +118,7 @@ class JsonHeader(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "reader", 0xB26E471B, {
+check_layout(LIBRARY, "reader", 0xCCBBC204, {
     NamedTensor: 0x94DA9357,
     SharedRegion: 0x41EC2D26,
     Group: 0x681DFE7E,
@@ -144,14 +144,6 @@ read_predict_header = function_of(
     ctypes.c_void_p,
     ctypes.c_int64,
     ctypes.POINTER(Header),
-)
-read_json_header = function_of(
-    KEEPING_GIL,
-    "sharded_infer_read_json_header",
-    ctypes.c_bool,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.POINTER(JsonHeader),
 )
 request_create = function_of(
     KEEPING_GIL,
@@ -193,40 +185,6 @@ scan_predict = function_of(
 scan_predict_keeping_gil = function_of(
     KEEPING_GIL,
     "sharded_infer_scan_predict",
-    ctypes.c_bool,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-)
-scan_body = function_of(
-    LIBRARY,
-    "sharded_infer_scan_body",
-    ctypes.c_bool,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.c_int64,
-)
-scan_body_keeping_gil = function_of(
-    KEEPING_GIL,
-    "sharded_infer_scan_body",
-    ctypes.c_bool,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.c_int64,
-)
-scan_tensors = function_of(
-    LIBRARY,
-    "sharded_infer_scan_tensors",
-    ctypes.c_bool,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-)
-scan_tensors_keeping_gil = function_of(
-    KEEPING_GIL,
-    "sharded_infer_scan_tensors",
     ctypes.c_bool,
     ctypes.c_void_p,
     ctypes.c_void_p,

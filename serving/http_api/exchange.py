@@ -2,7 +2,6 @@
 
 import json
 import math
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,42 +84,28 @@ def answer_of(error: Exception) -> HttpAnswer:
 
 
 class HttpCall:
-    """A request in progress. Thread-safe."""
+    """A request in progress, with its number in the transport. Thread-safe.
 
-    def __init__(self, request: HttpRequest, respond: Callable[[HttpAnswer], None]) -> None:
-        """Stores the request; `respond` sends its answer."""
-        self.request = request
+    Attributes:
+        is_lost: the client has disconnected.
+    """
+
+    def __init__(
+        self, number: int, request: HttpRequest, respond: Callable[[HttpAnswer | None], None]
+    ) -> None:
+        """Stores the request; `respond` sends its answer, or gets None if others send it."""
+        self.number, self.request = number, request
         self._respond = respond
-        self._lock = threading.Lock()
-        self._is_lost = False
-        self._when_lost: Callable[[], None] | None = None
-
-    @property
-    def is_lost(self) -> bool:
-        """True if the client has disconnected."""
-        return self._is_lost
+        self.is_lost = False
 
     def reply(self, answer: HttpAnswer) -> None:
         """Answers it, once."""
-        with self._lock:
-            self._when_lost = None
         self._respond(answer)
 
     def fail(self, error: Exception) -> None:
         """Answers it with an error."""
         self.reply(answer_of(error))
 
-    def when_lost(self, leave: Callable[[], None]) -> None:
-        """Calls `leave` if the client disconnects before its answer, or has already."""
-        with self._lock:
-            self._when_lost = leave
-            if not self._is_lost:
-                return
-        leave()
-
-    def lose(self) -> None:
-        """Handles a client that has disconnected."""
-        with self._lock:
-            self._is_lost, leave = True, self._when_lost
-        if leave is not None:
-            leave()
+    def hand_over(self) -> None:
+        """Leaves its answer to compiled code."""
+        self._respond(None)

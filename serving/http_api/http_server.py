@@ -222,17 +222,18 @@ class HttpServer:
 
     def _take(self, event: Event) -> None:
         if event.kind is EventKind.CALL:
-            call = HttpCall(_request_of(event), partial(self._respond, event.call))
+            call = HttpCall(event.call, _request_of(event), partial(self._respond, event.call))
             self._open[event.call] = call
             self._application.take(call, event.method)
         else:
             left = self._open.pop(event.call, None)
             if left is not None:
-                left.lose()
+                left.is_lost = True
 
-    def _respond(self, number: int, answer: HttpAnswer) -> None:
+    def _respond(self, number: int, answer: HttpAnswer | None) -> None:
         self._open.pop(number, None)
-        self._server.respond_http(number, _lines_of(answer), answer.body)
+        if answer is not None:
+            self._server.respond_http(number, _lines_of(answer), answer.body)
 
     def _probe(self, path: str) -> HttpAnswer:
         if path == "/ready":

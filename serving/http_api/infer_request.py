@@ -4,7 +4,6 @@ body   JSON, followed by the bytes of the binary inputs, in the order of the inp
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,26 +21,13 @@ from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.request_header import RequestHeader, make_header
 from serving.protocol.request_tensors import REGION, RequestTensors, span_of
 from serving.protocol.wire_strings import BYTES, packed_strings
-from serving.protocol.wire_tensors import DTYPES, WireTensor
+from serving.protocol.wire_tensors import DTYPES, WireTensor, infer_message
 from sharded_infer.errors import RequestError
-from sharded_infer.inputs.model_input import ModelInput
 
 _BINARY_SIZE = "binary_data_size"
 _MOST_DIMENSIONS = 64
 _LEAST_INT, _MOST_UINT = -(2**63), 2**64 - 1
 _MOST_SIZE = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class OutputForms:
-    """Outputs that a client requests in binary, with a default for those not in `by_name`."""
-
-    binary: bool
-    by_name: Mapping[str, bool]
-
-    def is_binary(self, name: str) -> bool:
-        """True if an output is requested in binary."""
-        return self.by_name.get(name, self.binary)
 
 
 class InferDocument(NamedTuple):
@@ -51,9 +37,11 @@ class InferDocument(NamedTuple):
         version: a number or a label; empty for the parameter `label` or the default version.
         parameters: plain values by name.
         outputs: names of the requested outputs, with their parameters.
+        binary: outputs that say nothing are requested in binary.
+        binary_outputs: of outputs that say it.
         inputs: data from the body's binary part or from JSON; empty for data in shared memory.
         input_parameters: by the input's position, of inputs that have any.
-        size_bytes: of the body.
+        sent: the body, with `json_bytes` of JSON; 0: it is JSON alone.
     """
 
     model: str
@@ -61,17 +49,20 @@ class InferDocument(NamedTuple):
     request_id: str
     parameters: Mapping[str, Any]
     outputs: Sequence[tuple[str, Mapping[str, Any]]]
-    forms: OutputForms
+    binary: bool
+    binary_outputs: Mapping[str, bool]
     inputs: Sequence[WireTensor]
     input_parameters: Mapping[int, Mapping[str, Any]]
-    size_bytes: int
+    sent: bytes
+    json_bytes: int
 
     def header(self) -> RequestHeader:
-        """Implements `Codec.header`."""
+        """Implements `PredictRequest.header`."""
         return make_header(self.model, self.version, self.request_id, self.parameters, self.outputs)
 
-    def decode(self, reader: InputReader, shared: RequestTensors) -> ModelInput:
-        """Implements `Codec.decode`."""
+    def message(self, reader: InputReader, shared: RequestTensors) -> bytes:
+        """Implements `PredictRequest.message`."""
+        reader.check_count(len(self.inputs))
         tensors = list(self.inputs)
         for position, parameters in self.input_parameters.items():
             tensor = tensors[position]
@@ -80,7 +71,11 @@ class InferDocument(NamedTuple):
             if span is not None:
                 data = shared.read_tensor(span, tensor.datatype, tensor.shape, what)
                 tensors[position] = tensor._replace(data=data)
-        return reader.read_tensors(tensors)
+        return infer_message(tensors)
+
+    def is_binary(self, output: str) -> bool:
+        """Implements `PredictRequest.is_binary`."""
+        return self.binary_outputs.get(output, self.binary)
 
 
 def read_document(model: str, version: str, body: bytes, json_bytes: int | None) -> InferDocument:
@@ -120,10 +115,12 @@ def read_document(model: str, version: str, body: bytes, json_bytes: int | None)
         "" if document.get("id") is None else text_of(document["id"], "id"),
         parameters,
         outputs,
-        OutputForms(binary_default, forms),
+        binary_default,
+        forms,
         inputs,
         input_parameters,
-        len(body),
+        body,
+        json_bytes or 0,
     )
 
 

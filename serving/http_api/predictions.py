@@ -4,22 +4,24 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from time import monotonic, sleep
 
 from serving.abi.calls import Sender
 from serving.config.server_config import ServerConfig
-from serving.http_api.compression import inflate
+from serving.http_api.compression import chosen_encoding, inflate
 from serving.http_api.exchange import HttpAnswer, HttpCall, HttpRequest, status_answer
 from serving.http_api.infer_answer import infer_answer
-from serving.http_api.json_codec import InferRequest, JsonCodec, KeptBody, read_request
+from serving.http_api.infer_request import read_document
 from serving.http_api.routes import INFER, ROUTES
-from serving.inference.data_plane import Arrival, DataPlane, Metadata
-from serving.protocol.infer_answer import Answer
+from serving.inference.data_plane import DataPlane
+from serving.inference.unusual_calls import Arrival, Metadata
 from serving.protocol.predict_method import PredictMethod
+from serving.protocol.readers.input_reader import InputReader
+from serving.protocol.request_tensors import RequestTensors
 from serving.status import DRAINING, Status, status_of
 from serving.transport.http2_server import Http2Server
 from sharded_infer.errors import RequestError
+from sharded_infer.inputs.model_input import ModelInput
 
 _VERSIONED = PredictMethod.HTTP_INFER_VERSION
 HEADER_LENGTH = "inference-header-content-length"
@@ -31,7 +33,6 @@ _DRAIN_POLL_SECONDS = 0.02
 _MOST_LENGTH_DIGITS = 18
 # Retry time of a call that was refused because too many are in progress.
 _RETRY_SECONDS = 1.0
-_CODEC = JsonCodec()
 _BY_OPERATION = dict(zip(INFER, (PredictMethod.HTTP_INFER, _VERSIONED), strict=True))
 # By position in `transport_routes`, of which pages are the last.
 _METHODS = tuple(_BY_OPERATION.get(route.operation) for route in ROUTES)
@@ -69,7 +70,7 @@ class Predictions:
             _METHODS,
             server.flush,
             lambda number, answer, encoding: respond(number, infer_answer(answer, encoding)),
-            lambda body, json_bytes: (_CODEC, KeptBody(body, json_bytes)),
+            _read_body,
         )
 
     def take_usual(
@@ -140,37 +141,33 @@ class Predictions:
             self._open += change
 
     def _submit(self, call: HttpCall, names: Mapping[str, str]) -> None:
-        request = call.request
         try:
-            read = self._read(names, request)
+            if call.is_lost:
+                return
+            refusal = self._queue(call, names)
+            if refusal is None:
+                call.hand_over()
+                self._wake()
+            else:
+                call.reply(status_answer(refusal))
         except Exception as error:
-            self._reply(call, status_answer(status_of(error)))
-            return
-        accepted = request.headers.get("accept-encoding", "")
-        number = self._data_plane.submit(
-            _CODEC,
-            read,
-            lambda outcome: self._reply(call, _answer_of(outcome, accepted)),
-            Arrival(
-                _VERSIONED if "version" in names else PredictMethod.HTTP_INFER,
-                metadata=self._metadata(request),
-            ),
-        )
-        if number is not None:
-            call.when_lost(partial(self._data_plane.cancel, number))
-            self._wake()
-
-    def _reply(self, call: HttpCall, answer: HttpAnswer) -> None:
-        try:
-            call.reply(answer)
+            call.reply(status_answer(status_of(error)))
         finally:
             self._count(-1)
 
-    def _read(self, names: Mapping[str, str], request: HttpRequest) -> InferRequest:
-        encoding = request.headers.get("content-encoding", "")
-        body = inflate(request.body, encoding, self._most_bytes)
-        length = _header_length(request.headers.get(HEADER_LENGTH))
-        return read_request(names["model"], names.get("version", ""), body, length)
+    def _queue(self, call: HttpCall, names: Mapping[str, str]) -> Status | None:
+        headers = call.request.headers
+        encoding = headers.get("content-encoding", "")
+        body = inflate(call.request.body, encoding, self._most_bytes)
+        length = _header_length(headers.get(HEADER_LENGTH))
+        document = read_document(names["model"], names.get("version", ""), body, length)
+        arrival = Arrival(
+            _VERSIONED if "version" in names else PredictMethod.HTTP_INFER,
+            call.number,
+            metadata=self._metadata(call.request),
+            encoding=chosen_encoding(headers.get("accept-encoding", "")),
+        )
+        return self._data_plane.submit(document, arrival)
 
     def _metadata(self, request: HttpRequest) -> tuple[tuple[str, str], ...]:
         if not self._data_plane.traces:
@@ -179,10 +176,9 @@ class Predictions:
         return tuple((name, headers[name]) for name in _TRACE_HEADERS if name in headers)
 
 
-def _answer_of(outcome: Answer | Status, accept_encoding: str) -> HttpAnswer:
-    if isinstance(outcome, Status):
-        return status_answer(outcome)
-    return infer_answer(outcome, accept_encoding)
+def _read_body(body: bytes, json_bytes: int | None, reader: InputReader) -> ModelInput:
+    message = read_document("", "", body, json_bytes).message(reader, RequestTensors(None))
+    return reader.read_message(message)
 
 
 def _is_quickly_read(request: HttpRequest) -> bool:

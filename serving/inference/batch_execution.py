@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Any, NamedTuple
 
 from serving.abi.scheduler import State
 from serving.errors import CancelledError, DeadlineError
@@ -23,8 +22,8 @@ from serving.inference.request_reports import (
 from serving.inference.shadows.shadow_request import ShadowRequest, copied_scores
 from serving.inference.shadows.shadows import Shadows
 from serving.observability.host_spans import HostSpan, traced_batch
-from serving.protocol.codec import MESSAGE_CODECS, Codec
 from serving.protocol.infer_answer import Answer, score_bytes
+from serving.protocol.readers.input_reader import InputReader
 from serving.scheduler.refusals import DROPPED
 from serving.scheduler.version_queue import VersionQueue
 from serving.shared_memory.regions import SharedMemory
@@ -32,6 +31,7 @@ from serving.status import Status, status_of
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult, run_batch
 from sharded_infer.errors import InternalError, RequestError
+from sharded_infer.inputs.model_input import ModelInput
 
 # By so much a host's clock may end a lookup early.
 _SOON_SECONDS = 0.01
@@ -44,23 +44,14 @@ REASONS = {
 }
 
 
-# Numbers and answers of calls, and encodings to compress those of HTTP in.
+# As `FinishedBatch.long_answers`.
 _Answers = list[tuple[int, Answer, str]]
-
-
-class Reply(NamedTuple):
-    """Where Python sends a call's answer, and its request if another version is to score it too."""
-
-    send: Callable[[Answer | Status], None]
-    codec: Codec[Any]
-    kept: Any = None
 
 
 class BatchExecution:
     """Runs batches for the dispatcher: any number at once, each on a thread.
 
     Attributes:
-        replies: of calls that Python answers, by number.
         traces: of traced calls, by number.
     """
 
@@ -76,7 +67,6 @@ class BatchExecution:
         """`changed` gets the number of calls that ended, below zero."""
         self._calls, self._changed = calls, changed
         self._memory, self._reports, self._shadows = memory, reports, shadows
-        self.replies: dict[int, Reply] = {}
         self.traces: dict[int, TracedRequest] = {}
 
     def begin(self, now: float) -> tuple[CallBatch | None, bool]:
@@ -124,7 +114,7 @@ class BatchExecution:
             show_queue(version)
             # Once they are counted.
             for number, answer, encoding in answers:
-                self._answer(number, answer, encoding)
+                self._compress(number, answer, encoding)
 
     def drop(self, batch: CallBatch) -> None:
         """Ends calls that left the queue without being run."""
@@ -207,7 +197,7 @@ class BatchExecution:
         usage: tuple[Reading, Reading] | None,
         hosts: list[HostSpan],
     ) -> _Answers:
-        """Answers a batch; returns what Python sends."""
+        """Answers a batch; returns the answers that Python compresses and sends."""
         version, metrics = batch.version, batch.version.metrics
         try:
             if ran.ids_unknown:
@@ -228,7 +218,7 @@ class BatchExecution:
         if self._shadows is not None:
             for request in kept:
                 self._shadows.offer(request)
-        return list(finished.by_python())
+        return list(finished.long_answers())
 
     def _refuse_failed(
         self, batch: CallBatch, ran: RequestResult, finished: FinishedBatch
@@ -242,8 +232,6 @@ class BatchExecution:
             batch.version.metrics.failed(status.code.name, monotonic() - call.arrived)
             self._calls.refuse(batch, position, status)
             self._report_failure(batch, call, status)
-            if call.by_python:
-                self._reply(call.number, status)
         return refused
 
     def _fault_of_places(self, batch: CallBatch, ran: RequestResult, call: CallFacts) -> Exception:
@@ -299,28 +287,18 @@ class BatchExecution:
     def _kept(
         self, batch: CallBatch, ran: RequestResult, merging: float, refused: set[int]
     ) -> list[ShadowRequest]:
-        if self._shadows is None or not (batch.info.kept or batch.info.by_python):
+        if self._shadows is None or not batch.info.kept:
             return []
         kept = []
         for position, call in enumerate(batch.calls()):
-            if position in refused:
-                continue
-            codec: Codec[Any] | None = MESSAGE_CODECS.get(call.method)
-            message: Any = call.message or None
-            if call.by_python:
-                reply = self.replies[call.number]
-                codec, message = reply.codec, reply.kept
-            elif message is not None and codec is None and self._calls.kept_body is not None:
-                codec, message = self._calls.kept_body(message, call.json_bytes)
-            if message is None or codec is None:
+            if position in refused or not call.message:
                 continue
             place = slice(call.first, call.first + call.samples)
             kept.append(
                 ShadowRequest(
                     batch.version,
-                    codec,
-                    message,
-                    codec.size_bytes(message),
+                    call.message,
+                    self._read_again(call),
                     call.samples,
                     copied_scores(batch.version, ran.scores, place),
                     merging + ran.lookup_seconds + ran.tower_seconds,
@@ -329,16 +307,19 @@ class BatchExecution:
             )
         return kept
 
+    def _read_again(self, call: CallFacts) -> Callable[[InputReader], ModelInput]:
+        if call.method.route and self._calls.read_body is not None:
+            return partial(self._calls.read_body, call.message, call.json_bytes)
+        return lambda reader: reader.read_message(call.message, form=call.method.format)
+
     def _fail(self, batch: CallBatch, error: Exception, hosts: Sequence[HostSpan] = ()) -> None:
         """Ends all calls of a batch with an error."""
         status = self._status(batch.version, error, next(batch.calls()))
         if self._reports is not None and batch.info.traced:
             for call in batch.calls():
                 self._report_failure(batch, call, status, hosts)
-        seconds, numbers = self._calls.fail(batch, status)
+        seconds = self._calls.fail(batch, status)
         batch.version.metrics.failed(status.code.name, seconds, batch.count)
-        for number in numbers:
-            self._reply(number, status)
 
     def _status(self, version: LoadedVersion, error: Exception, call: CallFacts) -> Status:
         traced = self.traces.get(call.trace)
@@ -356,21 +337,13 @@ class BatchExecution:
         if self._reports is not None and traced is not None:
             self._reports.failed(batch.version, call, traced, batch.info.started, status, hosts)
 
-    def _answer(self, number: int, answer: Answer, encoding: str) -> None:
-        if not encoding or self._calls.compress is None:
-            self._reply(number, answer)
-            return
+    def _compress(self, number: int, answer: Answer, encoding: str) -> None:
         try:
-            self._calls.compress(number, answer, encoding)
-        except Exception:
-            _log.exception("internal error in compressing an answer")
-
-    def _reply(self, number: int, outcome: Answer | Status) -> None:
-        try:
-            self.replies.pop(number).send(outcome)
+            if self._calls.compress is not None:
+                self._calls.compress(number, answer, encoding)
         except Exception:
             # A bug of ours must not keep the rest of the batch from their answers.
-            _log.exception("internal error in sending an answer")
+            _log.exception("internal error in compressing an answer")
 
 
 def log_fields(

@@ -23,6 +23,8 @@ _METHODS = {
     abi.Form.STREAM: PredictMethod.MODEL_STREAM_INFER,
     abi.Form.JSON: PredictMethod.HTTP_INFER,
 }
+FORMS = {method: form for form, method in _METHODS.items()}
+FORMS[PredictMethod.HTTP_INFER_VERSION] = abi.Form.JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,6 @@ class CallFacts:
     """
 
     number: int
-    by_python: bool
     method: PredictMethod
     trace: int
     first: int
@@ -107,7 +108,6 @@ class CallBatch:
         abi.calls_describe(self.address, position, info)
         return CallFacts(
             info.number,
-            bool(info.by_python),
             _METHODS[info.form],
             info.trace,
             first,

@@ -1,9 +1,9 @@
 """Predict calls of one process, which compiled code has from their messages to their answers.
 
-    take     compiled code reads the usual calls among a transport's events and queues them
-    offer    queues a call that Python has read
-    begin    the batch to run now, with its calls merged into one input
-    finish   answers a batch
+    take        compiled code reads the usual calls among a transport's events and queues them
+    take_read   reads and queues a call that Python has rewritten
+    begin       the batch to run now, with its calls merged into one input
+    finish      answers a batch
 
 See `native/call/calls.h`. Thread-safe: the GIL guards all of it.
 """
@@ -23,61 +23,26 @@ from serving.abi import calls as abi
 from serving.abi.calls import Sender
 from serving.abi.counting import AnsweredRequest
 from serving.abi.reader import SharedRegion
+from serving.abi.scheduler import Refusal as Unqueued
 from serving.abi.scheduler import Refused
-from serving.inference.call_batch import CallBatch
+from serving.inference.call_batch import FORMS, CallBatch
 from serving.inference.routes import Routes
-from serving.protocol.codec import Codec
 from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
-from serving.protocol.request_header import RequestHeader
+from serving.protocol.readers.input_reader import InputReader
 from serving.routing.weighted_choice import mixed
 from serving.scheduler.refusals import Refusal, refusal
 from serving.scheduler.scheduler import Scheduler
 from serving.shared_memory.region_file import path_of
-from serving.shared_memory.regions import Region, Regions, SharedMemory, Span
+from serving.shared_memory.regions import Region, Regions, SharedMemory
 from serving.status import Status
 from sharded_infer.engines.executor import RequestResult
 from sharded_infer.inputs.model_input import ModelInput
 
-FORMS = {
-    PredictMethod.MODEL_INFER: abi.Form.INFER,
-    PredictMethod.PREDICT: abi.Form.PREDICT,
-    PredictMethod.MODEL_STREAM_INFER: abi.Form.STREAM,
-    PredictMethod.HTTP_INFER: abi.Form.JSON,
-    PredictMethod.HTTP_INFER_VERSION: abi.Form.JSON,
-}
-# A body and the length of its JSON (None: all of it) to a codec and its request.
-KeptBody = Callable[[bytes, int | None], tuple[Codec[Any], Any]]
-# By `Encoding` of native/transport/settings.h.
-_COMPRESSED = ("", "gzip", "deflate")
-
-
-@dataclass(frozen=True, slots=True)
-class ReadCall:
-    """A call that Python has read. Times are monotonic.
-
-    Attributes:
-        number: of the transport's call, or of the reply if `by_python`.
-        outputs: for each output of the model 0: not requested, 1, or 2: in binary.
-        trace: 0: it is not traced.
-        label: the label whose weight chose the version; empty: none did.
-        message: as received, if another version is to score it too.
-        places: outputs that go to shared memory, by position.
-    """
-
-    method: PredictMethod
-    header: RequestHeader
-    model_input: ModelInput
-    number: int
-    by_python: bool
-    arrived: float
-    deadline: float
-    size_bytes: int
-    outputs: bytes
-    trace: int = 0
-    label: str = ""
-    message: bytes | None = None
-    places: Sequence[tuple[int, Span]] = ()
+# Reads a body, with the length of its JSON or None (all of it), for another version.
+ReadBody = Callable[[bytes, int | None, InputReader], ModelInput]
+# By `Encoding` of native/transport/settings.h; empty: not compressed.
+ENCODINGS = ("", "gzip", "deflate")
 
 
 class PredictCalls:
@@ -97,7 +62,7 @@ class PredictCalls:
         weakref.finalize(self, abi.calls_destroy, self._address)
         self._flush: Callable[[], None] | None = None
         self.compress: Callable[[int, Answer, str], None] | None = None
-        self.kept_body: KeptBody | None = None
+        self.read_body: ReadBody | None = None
         self._chance_seed = random.getrandbits(64)
         abi.calls_set_chance(self._address, self._chance_seed)
         self.routes = Routes(self._address)
@@ -125,16 +90,16 @@ class PredictCalls:
         methods: Iterable[PredictMethod | None],
         flush: Callable[[], None],
         compress: Callable[[int, Answer, str], None],
-        kept_body: "KeptBody | None" = None,
+        read_body: ReadBody | None = None,
     ) -> None:
         """Answers calls of the server of HTTP, as `attach`.
 
         Args:
             flush: sends what `end` has left.
             compress: sends a call's answer in an encoding.
-            kept_body: a body to be read for another version; None: none is kept.
+            read_body: reads a body that was kept; None: none is.
         """
-        self.compress, self.kept_body = compress, kept_body
+        self.compress, self.read_body = compress, read_body
         forms = _forms(methods)
         abi.calls_attach_http(self._address, *server, forms, len(forms))
         self._flush = flush
@@ -169,22 +134,14 @@ class PredictCalls:
             self._chain(taken.cancelled),
         )
 
-    def offer(
-        self, call: ReadCall, route: int, mapped: Sequence[str], now: float
-    ) -> Refusal | None:
-        """Queues a call for the version of a `route`, or returns why it is refused.
-
-        `mapped` are the version's tables whose unknown ids are counted.
-        """
-        fields, refused = _fields_of(call, route, mapped), Refused()
-        if abi.calls_offer(self._address, fields, now, refused):
-            return None
-        return refusal(refused, left=call.deadline - now, expected=refused.end - now)
-
-    def cancel(self, number: int) -> CallBatch | None:
-        """Removes a waiting call of Python from its queue; None if it does not wait."""
-        address = abi.calls_cancel(self._address, number)
-        return self._batch(address)
+    def take_read(self, call: abi.ReadCall, now: float) -> tuple[bool, Refusal | None]:
+        """Reads and queues a call; if not, why it is refused, or None: its message is unusual."""
+        self._set_regions()
+        refused = Refused()
+        queued = bool(abi.calls_take_read(self._address, call, now, refused))
+        if refused.why == Unqueued.NONE:
+            return queued, None
+        return False, refusal(refused, left=call.deadline - now, expected=refused.end - now)
 
     def begin(self, now: float) -> tuple[CallBatch | None, list[CallBatch], bool]:
         """The batch to run now, calls that cannot be answered in time, and if more can run."""
@@ -212,7 +169,7 @@ class PredictCalls:
         return CallBatch(address, batch.version)
 
     def refuse(self, batch: CallBatch, position: int, status: Status) -> None:
-        """Ends a call that `finish` has failed, unless Python sends its answer."""
+        """Ends a call that `finish` has failed with a status."""
         words = status.message.encode()
         abi.calls_refuse(
             self._address, batch.address, position, status.code.number, words, len(words)
@@ -255,22 +212,11 @@ class PredictCalls:
         )
         return FinishedBatch(finished, batch)
 
-    def fail(self, batch: CallBatch, status: Status) -> tuple[float, list[int]]:
-        """Ends the calls of a batch with a status.
-
-        Returns the seconds since they came, summed, and the numbers of those that Python ends.
-        """
-        failed, words = abi.Failed(), status.message.encode()
-        abi.calls_fail(
-            self._address,
-            batch.address,
-            status.code.number,
-            words,
-            len(words),
-            failed,
-        )
-        answers = array_at(abi.PythonAnswer, failed.answers, failed.answer_count)
-        return failed.seconds, [answer.number for answer in answers]
+    def fail(self, batch: CallBatch, status: Status) -> float:
+        """Ends the calls of a batch with a status; returns the seconds since they came, summed."""
+        words, code = status.message.encode(), status.code.number
+        seconds: float = abi.calls_fail(self._address, batch.address, code, words, len(words))
+        return seconds
 
     def end(self, address: int, now: float, *, by_clock: bool) -> None:
         """Sends a batch's answers and frees its calls, or frees an occupied slot.
@@ -354,12 +300,12 @@ class FinishedBatch:
         samples: int = self._finished.samples
         return samples
 
-    def by_python(self) -> Iterator[tuple[int, Answer, str]]:
-        """Calls whose answers Python sends: numbers, answers, and how to compress those of HTTP."""
+    def long_answers(self) -> Iterator[tuple[int, Answer, str]]:
+        """Answers that Python compresses and sends: the calls' numbers, and the encodings."""
         finished = self._finished
-        for answer in array_at(abi.PythonAnswer, finished.answers, finished.answer_count):
+        for answer in array_at(abi.LongAnswer, finished.answers, finished.answer_count):
             body = ctypes.string_at(answer.data, answer.bytes)
-            yield answer.number, Answer(body, answer.json_bytes), _COMPRESSED[answer.encoding]
+            yield answer.number, Answer(body, answer.json_bytes), ENCODINGS[answer.encoding]
 
 
 class _Counts:
@@ -380,75 +326,3 @@ def _shared_region(region: Region) -> SharedRegion:
 def _forms(methods: Iterable[PredictMethod | None]) -> "ctypes.Array[ctypes.c_int32]":
     forms = [abi.Form.NO_FORM if method is None else FORMS[method] for method in methods]
     return (ctypes.c_int32 * len(forms))(*forms)
-
-
-def _fields_of(call: ReadCall, route: int, mapped: Sequence[str]) -> abi.CallFields:
-    header, model_input = call.header, call.model_input
-    request_id, label = header.request_id.encode(), call.label.encode()
-    regions = [np.frombuffer(span.region.encode(), np.uint8) for _, span in call.places]
-    outputs = np.frombuffer(call.outputs, np.uint8)
-    own = np.zeros(sum(len(group.features) for group in model_input.groups), np.uint8)
-    kept: list[object] = [regions, outputs, own]
-    by_kind = {True: abi.GroupArrays(), False: abi.GroupArrays()}
-    for group in model_input.groups:
-        is_own = group.batch_size == model_input.batch_size
-        own[list(group.features)] = is_own
-        lengths, values = np.ascontiguousarray(group.lengths), np.ascontiguousarray(group.values)
-        weights = None if group.weights is None else np.ascontiguousarray(group.weights)
-        kept += (lengths, values, weights)
-        by_kind[is_own] = abi.GroupArrays(
-            _address(lengths),
-            _address(values),
-            None if weights is None else _address(weights),
-            len(values),
-        )
-    dense = [np.ascontiguousarray(array, np.float32) for array in model_input.dense]
-    unknown = dict(model_input.ids_unknown)
-    arrays: dict[str, ctypes.Array[Any]] = {
-        "placed": (abi.PlacedOutput * len(regions))(
-            *(
-                abi.PlacedOutput(
-                    position, _address(region), len(region), span.offset, span.byte_size
-                )
-                for (position, span), region in zip(call.places, regions, strict=True)
-            )
-        ),
-        "dense": (ctypes.c_void_p * len(dense))(*map(_address, dense)),
-        "dense_rows": (ctypes.c_int64 * len(dense))(*map(len, dense)),
-        "unknown": (ctypes.c_int64 * len(mapped))(*(unknown.get(table, 0) for table in mapped)),
-    }
-    fields = abi.CallFields(
-        route=route,
-        number=call.number,
-        by_python=call.by_python,
-        form=FORMS[call.method],
-        size_bytes=call.size_bytes,
-        priority=header.priority,
-        arrived=call.arrived,
-        deadline=call.deadline,
-        outputs=_address(outputs),
-        reports_unknown=header.reports_unknown_ids,
-        traced=call.trace,
-        id=request_id,
-        id_bytes=len(request_id),
-        label=label,
-        label_bytes=len(label),
-        message=call.message,
-        message_bytes=0 if call.message is None else len(call.message),
-        placed_count=len(regions),
-        batch=model_input.batch_size,
-        ids_outside=model_input.ids_outside,
-        gaps=model_input.may_have_gaps,
-        own=_address(own),
-        groups=(by_kind[True], by_kind[False]),
-        **{name: ctypes.addressof(array) for name, array in arrays.items()},
-    )
-    # Referenced until compiled code has copied them.
-    fields.kept = (kept, dense, arrays)
-    return fields
-
-
-def _address(array: NDArray[Any]) -> int:
-    # `address_of` takes only writable arrays.
-    address: int = array.__array_interface__["data"][0]
-    return address

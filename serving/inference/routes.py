@@ -25,12 +25,12 @@ class Routes:
         self._addresses: dict[int, int] = {}
         self._leaving: set[int] = set()
         self._lock = threading.Lock()
-        # Calls that Python reads, by their routes.
+        # Calls that Python rewrites, by their routes.
         self._reading: Counter[int] = Counter()
 
     @contextmanager
     def reading(self, version: LoadedVersion) -> Iterator[int]:
-        """The address of a version's route, which stays while a call is read.
+        """The address of a version's route, which stays while a call is rewritten.
 
         Raises UnavailableError if the version has just been unloaded.
         """
@@ -67,6 +67,7 @@ class Routes:
             len(outputs),
             ctypes.addressof(tables),
             reader.reads_compiled,
+            reader.refuses_non_finite,
         )
         route = abi.calls_route(settings)
         self._versions[route] = version

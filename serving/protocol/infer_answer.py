@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 # Response parameter with the tables whose default rows were used, separated by commas.
 DEFAULT_TABLES = "sharded_infer_default_tables"
-# Response parameter with the label whose weight chose the version.
-LABEL = "label"
 
 
 class Answer(NamedTuple):

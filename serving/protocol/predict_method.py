@@ -2,6 +2,8 @@
 
 from enum import Enum
 
+from serving.protocol.message_format import MessageFormat
+
 _MODELS = "/v2/models/{model}"
 
 
@@ -24,3 +26,9 @@ class PredictMethod(Enum):
     def __init__(self, span_name: str) -> None:
         self.span_name = span_name
         self.route = span_name.removeprefix("POST ") if span_name.startswith("POST ") else ""
+
+    @property
+    def format(self) -> MessageFormat:
+        """Type of its messages; requests over HTTP are rewritten as `INFER`."""
+        is_predict = self is PredictMethod.PREDICT
+        return MessageFormat.PREDICT if is_predict else MessageFormat.INFER

@@ -69,11 +69,6 @@ def read_header(message: bytes, form: MessageFormat = MessageFormat.INFER) -> Re
     read = abi.read_predict_header if form is MessageFormat.PREDICT else abi.read_header
     if not read(message, len(message), header):
         return None
-    return located_header(message, header)
-
-
-def located_header(message: bytes, header: abi.Header) -> RequestHeader:
-    """Header whose parts compiled code has located."""
     outputs = [_part(message, text).decode() for text in header.outputs[: header.output_count]]
     places = {
         name: Span(_part(message, place.region).decode(), place.offset, place.byte_size)

@@ -113,14 +113,6 @@ def span_of(parameters: Mapping[str, Any], what: str) -> Span | None:
     return Span(region, _number(parameters, _OFFSET, what), _number(parameters, _SIZE, what))
 
 
-def place(parameters: Any, span: Span) -> None:
-    """Sets the parameters of an output in shared memory, in the protocol's type."""
-    parameters[REGION].string_param = span.region
-    parameters[_SIZE].int64_param = span.byte_size
-    if span.offset:
-        parameters[_OFFSET].int64_param = span.offset
-
-
 def _number(parameters: Mapping[str, Any], name: str, what: str) -> int:
     value = parameters.get(name, 0)
     kind = parameter_kind(value)

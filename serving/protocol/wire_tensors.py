@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
 
 from kernels.wording import counted
 from serving.protocol.wire_numbers import numbers_of
 from serving.protocol.wire_strings import BYTES, hashed_strings
 from sharded_infer.errors import RequestError
-from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import RequestReader
 
 MOST_DIMENSIONS = 64  # NumPy's
@@ -41,19 +41,32 @@ class WireTensor(NamedTuple):
     data: bytes | memoryview | Sequence[float] | Sequence[bytes]
 
 
-def read_tensors(tensors: Iterable[WireTensor], reader: RequestReader) -> ModelInput:
-    """Reads a request's tensors into a batch, with views of their bytes where possible.
+def infer_message(tensors: Iterable[WireTensor]) -> bytes:
+    """A ModelInferRequest of inputs alone, whose data are bytes."""
+    request = service_pb2.ModelInferRequest()
+    for name, datatype, shape, data in tensors:
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+        request.raw_input_contents.append(bytes(cast("bytes | memoryview", data)))
+    return bytes(request.SerializeToString())
+
+
+def tensor_arrays(
+    tensors: Iterable[WireTensor], reader: RequestReader
+) -> dict[str, NDArray[np.generic]]:
+    """Arrays of a request's tensors by name, in which strings are hashed.
+
+    They are views of the tensors' bytes where possible.
 
     Raises:
-        RequestError: a tensor is malformed, or does not fit the model.
-        RequestTooLargeError: there are more samples than allowed.
+        RequestError: a tensor is malformed, or came twice.
+        RequestTooLargeError: there are more strings than ids may come.
     """
     arrays: dict[str, NDArray[np.generic]] = {}
     for tensor in tensors:
         if tensor.name in arrays:
             raise RequestError(f"input {tensor.name!r} came twice")
         arrays[tensor.name] = _array(tensor, reader)
-    return reader.read(arrays)
+    return arrays
 
 
 def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:

@@ -1,6 +1,5 @@
 """Routes a request to a loaded version: the one it names, or one by the weights of labels."""
 
-import random
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -46,8 +45,8 @@ class Router:
         self._shared: dict[str, SharedModel] = {}
         store.on_names(self._set)
 
-    def route(self, header: RequestHeader, chance: Callable[[], int] | None = None) -> Route:
-        """Version of a request; without a routing key by the 64 bits of `chance` (None: random).
+    def route(self, header: RequestHeader, chance: Callable[[], int]) -> Route:
+        """Version of a request; without a routing key by the 64 bits of `chance`.
 
         Raises:
             NotFoundError, UnavailableError: as `ServedVersions.get`.
@@ -63,10 +62,7 @@ class Router:
         self._shared = {model: shared_model(model, versions) for model, versions in shares.items()}
 
 
-def _chosen(shared: SharedModel, key: bytes, chance: Callable[[], int] | None) -> Route:
-    if key:
-        position = key_position(key, shared.seed)
-    else:
-        position = random.getrandbits(64) if chance is None else chance()
+def _chosen(shared: SharedModel, key: bytes, chance: Callable[[], int]) -> Route:
+    position = key_position(key, shared.seed) if key else chance()
     one = shared.versions[choose(position, shared.shares)]
     return Route(one.version, one.label)

@@ -14,7 +14,7 @@ from serving.protocol.lookups.lookup_messages import read_describe, read_describ
 from serving.protocol.lookups.sum_messages import read_sums
 from serving.protocol.lookups.unknown_messages import read_refusal
 from serving.protocol.message_size import INFER_LIMITS, PREDICT_LIMITS, check_size
-from serving.protocol.wire_tensors import WireTensor, read_tensors
+from serving.protocol.wire_tensors import WireTensor, tensor_arrays
 from sharded_infer.errors import InternalError, RequestTooLargeError
 from sharded_infer.inputs.request_reader import RequestReader
 from sharded_infer.v1.wire import bytes_field, message_field, text_field
@@ -90,7 +90,7 @@ def test_strings_are_counted_by_their_shape_before_any_is_read() -> None:
     reader = RequestReader(SPEC, max_ids=1000)
     tensor = WireTensor("word", "BYTES", [MANY], bytes(4 * MANY))
     with pytest.raises(RequestTooLargeError, match="ids: expected at most 1000, got 4194304"):
-        read_tensors([tensor], reader)
+        tensor_arrays([tensor], reader)
 
 
 def test_a_lookup_of_too_many_parts_is_refused() -> None:

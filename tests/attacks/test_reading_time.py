@@ -15,7 +15,7 @@ from quant.sources.safetensors_files import ShardedSafetensorsSource
 from serving.commands.serve import SETTINGS
 from serving.config.setting_sources import read_settings
 from serving.http_api.exchange import HttpRequest
-from serving.http_api.json_codec import read_request
+from serving.http_api.infer_request import read_document
 from serving.http_api.operations.model_api import ModelApi
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.readers.input_reader import InputReader
@@ -279,10 +279,11 @@ def read_infer(message: bytes, _: Path) -> None:
 
 
 def read_rest(text: bytes, _: Path) -> None:
-    request = read_request("m", "", text, len(text))
+    request = read_document("m", "", text, len(text))
     with suppress(ShardedInferError):
         request.header().output_positions(SPEC.tower.outputs)
-    request.decode(READER, RequestTensors(None))
+    shared = RequestTensors(None)
+    READER.rewritten(request.message(READER, shared), shared)
 
 
 def read_control(body: bytes, _: Path) -> None:

@@ -3,18 +3,20 @@
 import ctypes
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from serving.abi import reader as abi
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.wire_strings import packed_strings
-from serving.protocol.wire_tensors import WireTensor
+from serving.protocol.wire_tensors import WireTensor, infer_message
 from sharded_infer.errors import RequestError
+from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from sharded_infer.v1 import predictor_pb2
@@ -25,12 +27,10 @@ from tests.support.string_requests import (
     MAX_BATCH,
     SPEC,
     Sent,
-    body_of,
     message_of,
     native_reader,
     portable_reader,
     strings,
-    tensors_of,
 )
 
 GOOD = packed_strings([b"a", b"", b"bcd"])
@@ -65,43 +65,47 @@ def test_hostile_strings_are_refused_by_input(case: str) -> None:
     message = message_of(asked)
     native = native_reader()
     assert native.read_message(message) is None
-    assert native.read_tensors(tensors_of(asked)) is None
-    if min(shape) >= 0:
-        assert native.read_body(*body_of(asked)) is None
     reader = InputReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS)
     with pytest.raises(RequestError, match="input 'word'"):
         reader.read_message(message)
     assert reader.read_message(message_of({"age": AGE, "word": strings([b"a"])})).batch_size == 1
 
 
-def _before_a_page_that_cannot_be_read() -> tuple[mmap.mmap, Callable[[bytes], memoryview]]:
-    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    libc = ctypes.CDLL(None, use_errno=True)
-    second = ctypes.c_void_p(base + mmap.PAGESIZE)
-    if libc.mprotect(second, ctypes.c_size_t(mmap.PAGESIZE), 0):
-        raise OSError(ctypes.get_errno(), "mprotect")
+class BeforeUnreadable:
+    """Bytes before a page that cannot be read."""
 
-    def put(data: bytes) -> memoryview:
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        libc = ctypes.CDLL(None, use_errno=True)
+        second = ctypes.c_void_p(self._base + mmap.PAGESIZE)
+        if libc.mprotect(second, ctypes.c_size_t(mmap.PAGESIZE), 0):
+            raise OSError(ctypes.get_errno(), "mprotect")
+
+    def put(self, data: bytes) -> int:
+        """Their address."""
         first = mmap.PAGESIZE - len(data)
-        memory[first : mmap.PAGESIZE] = data
-        return memoryview(memory)[first : mmap.PAGESIZE]
-
-    return memory, put
+        self._memory[first : mmap.PAGESIZE] = data
+        return self._base + first
 
 
 def test_nothing_behind_the_strings_is_read() -> None:
-    native, portable = native_reader(), portable_reader()
-    memory, put = _before_a_page_that_cannot_be_read()
-    age = WireTensor("age", *AGE)
+    native, portable, memory = native_reader(), portable_reader(), BeforeUnreadable()
+
+    def read(message: bytes) -> ModelInput | None:
+        scans = (abi.scan_keeping_gil,)
+        return native._read(scans, len(message), memory.put(message), len(message))
+
+    def message(name: str, shape: Sequence[int], data: bytes) -> bytes:
+        return infer_message([WireTensor("age", *AGE), WireTensor(name, "BYTES", shape, data)])
+
     for shape, data in [*HOSTILE.values(), ([3], GOOD)]:
         for cut in range(len(data) + 1):
-            part = put(data[:cut])
             for name in ("word", "token"):
-                tensors = [age, WireTensor(name, "BYTES", shape, part)]
-                found = native.read_tensors(tensors)
+                sent = message(name, shape, data[:cut])
+                found = read(sent)
                 try:
-                    wanted = portable.read_tensors(tensors)
+                    wanted = portable.read_message(sent)
                 except RequestError:
                     assert found is None
                 else:
@@ -109,10 +113,8 @@ def test_nothing_behind_the_strings_is_read() -> None:
                     check_same(found, wanted)
     # Strings of every length that a hash reads in its own way.
     for size in [*range(260), 1000, 4000]:
-        part = put(packed_strings([b"x" * size]))
         for name in ("word", "token"):
-            assert native.read_tensors([age, WireTensor(name, "BYTES", [1], part)]) is not None
-    assert len(memory) == 2 * mmap.PAGESIZE
+            assert read(message(name, [1], packed_strings([b"x" * size]))) is not None
 
 
 def test_changed_strings_of_predict_calls_are_read_by_compiled_code_as_by_protobuf() -> None:

@@ -5,22 +5,27 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from serving.abi.model import Model
+import numpy as np
+
+from serving.abi.calls import Form, ReadCall, Sender
 from serving.abi.scheduler import State
+from serving.abi.transport import EventKind
 from serving.inference.call_batch import CallBatch
-from serving.inference.predict_calls import PredictCalls, ReadCall
+from serving.inference.predict_calls import PredictCalls
 from serving.protocol.predict_method import PredictMethod
-from serving.protocol.request_header import RequestHeader
+from serving.protocol.readers.input_reader import InputReader
+from serving.protocol.wire_tensors import WireTensor, infer_message
 from serving.scheduler.refusals import Refusal
 from serving.scheduler.scheduler import QueueLimits, Scheduler
 from serving.scheduler.version_queue import VersionQueue
-from sharded_infer.inputs.model_input import ModelInput
+from serving.transport.events import EVENT
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 from tests.reference.batcher import Batch, Taken
 from tests.reference.request_queue import QueuedRequest
 
-# A model without inputs and outputs: a call is nothing but its samples.
-_READER = SimpleNamespace(native=SimpleNamespace(model=Model()), reads_compiled=False)
-_SPEC = SimpleNamespace(tower=SimpleNamespace(outputs=()), mapped_tables=())
+# A call is nothing but its samples.
+_SPEC = ModelSpec("model", (TableSpec("t", 1, 1),), DenseSpec({"samples": 1}))
+_READER = InputReader(_SPEC, max_batch=2**20)
 
 
 class CompiledBatcher(Scheduler):
@@ -33,6 +38,7 @@ class CompiledBatcher(Scheduler):
     def __init__(self, *, slots: int = 1, limits: QueueLimits | None = None) -> None:
         super().__init__(slots=slots, limits=limits)
         self.calls = PredictCalls(self)
+        self.calls.attach((0, 0, 0, 0, 0), (PredictMethod.MODEL_INFER,), most_calls=2**20)
         self.versions: dict[VersionQueue, Any] = {}
         self._numbers = count(1)
         self._requests: dict[int, Any] = {}
@@ -48,22 +54,27 @@ class CompiledBatcher(Scheduler):
 
     def offer(self, request: QueuedRequest, now: float) -> Refusal | None:
         number = next(self._numbers)
+        message = _message(request.samples)
         call = ReadCall(
-            PredictMethod.MODEL_INFER,
-            RequestHeader("model", "", "", request.priority),
-            ModelInput(request.samples, (), ()),
-            number,
-            by_python=True,
+            sender=Sender.GRPC,
+            number=number,
+            form=Form.INFER,
+            size_bytes=request.size_bytes,
+            priority=request.priority,
             arrived=request.arrived,
             deadline=request.deadline,
-            size_bytes=request.size_bytes,
-            outputs=b"",
+            outputs=bytes(len(_SPEC.tower.outputs)),
+            id=b"",
+            label=b"",
+            message=message,
+            message_bytes=len(message),
         )
         # Another thread may take it at once.
         request.state = State.WAITING
         self._requests[number], self._number_of[request] = request, number
-        with self.calls.routes.reading(self.versions[request.queue]) as route:
-            refusal = self.calls.offer(call, route, (), now)
+        with self.calls.routes.reading(self.versions[request.queue]) as call.route:
+            queued, refusal = self.calls.take_read(call, now)
+        assert queued is (refusal is None)
         if refusal is not None:
             request.state = State.NEW
             del self._requests[number], self._number_of[request]
@@ -82,8 +93,10 @@ class CompiledBatcher(Scheduler):
         return Taken(batch, left, more)
 
     def cancel(self, request: QueuedRequest) -> bool:
-        batch = self.calls.cancel(self._number_of[request])
-        return bool(batch and self._dropped([batch], 0.0))
+        events = np.zeros(1, EVENT)
+        events["call"], events["kind"] = self._number_of[request], EventKind.CANCELLED
+        taken = self.calls.take(Sender.GRPC, events.ctypes.data, 1)
+        return bool(self._dropped(taken.cancelled, 0.0))
 
     def expire(self, now: float) -> list[Any]:
         return self._dropped(self.calls.expire(now), now)
@@ -113,3 +126,7 @@ class CompiledBatcher(Scheduler):
             dropped += self._leave(batch)
             self.calls.end(batch.address, now, by_clock=True)
         return dropped
+
+
+def _message(samples: int) -> bytes:
+    return infer_message([WireTensor("samples", "FP32", [samples, 1], bytes(4 * samples))])

@@ -1,6 +1,5 @@
 """A small model whose ids are strings, and its requests."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from kernels.ids.index_writer import id_index_parts
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.wire_strings import packed_strings
-from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
@@ -90,25 +88,6 @@ def as_predict(inputs: Mapping[str, Sent]) -> bytes:
         if f"{name}.weights" in inputs:
             feature.weights.extend(np.frombuffer(inputs[f"{name}.weights"].data, "<f4").tolist())
     return bytes(request.SerializeToString())
-
-
-def body_of(inputs: Mapping[str, Sent]) -> tuple[bytes, int]:
-    """An HTTP body, and the bytes of its JSON."""
-    entries = [
-        {
-            "name": name,
-            "shape": list(sent.shape),
-            "datatype": sent.datatype,
-            "parameters": {"binary_data_size": len(sent.data)},
-        }
-        for name, sent in inputs.items()
-    ]
-    text = json.dumps({"inputs": entries}).encode()
-    return text + b"".join(sent.data for sent in inputs.values()), len(text)
-
-
-def tensors_of(inputs: Mapping[str, Sent]) -> list[WireTensor]:
-    return [WireTensor(name, *sent) for name, sent in inputs.items()]
 
 
 def raw_id(table: TableSpec, word: bytes) -> int:

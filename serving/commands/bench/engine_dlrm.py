@@ -34,7 +34,7 @@ from serving.bench.workloads.workload import Inputs, Workload
 from serving.commands.bench.report import TEXT, Report, times
 from serving.commands.lazy_group import load_by_name
 from serving.host.malloc import keep_freed_memory
-from serving.protocol.codec import INFER_CODEC
+from serving.protocol.predict_request import SentMessage
 from serving.protocol.readers.input_reader import InputReader
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.executor import run_batch
@@ -268,7 +268,7 @@ class _Ours:
         message = request_message(self.model.name, request)
         faults = _minor_faults()
         started = perf_counter()
-        header = INFER_CODEC.header(message)
+        header = SentMessage(message).header()
         requested = header.output_positions(self.model.spec.tower.outputs)
         model_input = self.reader.read_message(message)
         decoded = perf_counter()

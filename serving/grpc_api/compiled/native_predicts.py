@@ -1,18 +1,15 @@
 """Predict calls of the native transport that compiled code has not taken."""
 
-from functools import partial
-
 from serving.abi.transport import EventKind
 from serving.grpc_api.status_codes import trailing_metadata
 from serving.grpc_api.stream_messages import stream_error
-from serving.inference.data_plane import Arrival, DataPlane
-from serving.protocol.codec import MESSAGE_CODECS
-from serving.protocol.infer_answer import Answer
+from serving.inference.data_plane import DataPlane
+from serving.inference.unusual_calls import Arrival
 from serving.protocol.predict_method import PredictMethod
+from serving.protocol.predict_request import SentMessage
 from serving.status import Status
 from serving.transport.events import Event
 from serving.transport.http2_server import Http2Server
-from sharded_infer.errors import InternalError
 
 
 class NativePredicts:
@@ -26,32 +23,23 @@ class NativePredicts:
         """Queues a call, or a message of a stream, that is not compressed."""
         if event.kind is EventKind.CANCELLED:
             return
-        answer = partial(self._refuse, event.call)
-        if event.kind is EventKind.MESSAGE:
-            answer = partial(self._refuse_message, event.call, message)
-            if self._data_plane.calls.in_progress >= self._most_calls:
-                answer(self._data_plane.refuse_unread(self._most_calls))
-                return
-        arrival = Arrival(
-            method,
-            event.seconds_left,
-            event.metadata,
-            event.is_drawn,
-            number=event.call,
-            place=event.place,
-        )
-        self._data_plane.submit(MESSAGE_CODECS[method], message, answer, arrival)
-
-    def _refuse(self, number: int, outcome: Answer | Status) -> None:
-        status = _refusal(outcome)
-        self._server.finish(number, status, trailing_metadata(status))
-
-    def _refuse_message(self, number: int, message: bytes, outcome: Answer | Status) -> None:
-        status = _refusal(outcome)
-        self._server.refuse_message(number, stream_error(status.message, message), status)
-
-
-def _refusal(outcome: Answer | Status) -> Status:
-    if not isinstance(outcome, Status):
-        raise InternalError("compiled code sends the answers of its calls")
-    return outcome
+        is_message = event.kind is EventKind.MESSAGE
+        if is_message and self._data_plane.calls.in_progress >= self._most_calls:
+            refusal: Status | None = self._data_plane.refuse_unread(self._most_calls)
+        else:
+            arrival = Arrival(
+                method,
+                event.call,
+                event.seconds_left,
+                event.metadata,
+                event.is_drawn,
+                event.place,
+            )
+            refusal = self._data_plane.submit(SentMessage(message, method.format), arrival)
+        if refusal is None:
+            return
+        if is_message:
+            error = stream_error(refusal.message, message)
+            self._server.refuse_message(event.call, error, refusal)
+        else:
+            self._server.finish(event.call, refusal, trailing_metadata(refusal))

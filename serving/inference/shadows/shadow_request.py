@@ -1,14 +1,14 @@
 """An answered request for another version to score."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.protocol.codec import Codec
+from serving.protocol.readers.input_reader import InputReader
 from serving.versions.loaded_version import LoadedVersion
+from sharded_infer.inputs.model_input import ModelInput
 
 Scores = NDArray[np.float32]
 
@@ -19,18 +19,16 @@ class ShadowRequest:
 
     Attributes:
         version: the one that answered it.
-        codec: reads the message again, for another version.
-        message: as received.
-        size_bytes: of the message.
+        message: as sent.
+        read: reads it for another version.
         scores: fp32 `[B]` or `[B, K]` by output, of all outputs.
         seconds: for lookups and tower of the whole batch.
         has_defaults: default rows stood for rows of lost shard hosts.
     """
 
     version: LoadedVersion
-    codec: Codec[Any]
-    message: Any
-    size_bytes: int
+    message: bytes
+    read: Callable[[InputReader], ModelInput]
     samples: int
     scores: Mapping[str, Scores]
     seconds: float

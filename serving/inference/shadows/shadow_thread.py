@@ -8,7 +8,6 @@ from typing import Any
 
 from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.inference.shadows.shadows import Shadows
-from serving.protocol.request_tensors import RequestTensors
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.version_queue import VersionQueue
@@ -94,8 +93,7 @@ def score_again(request: ShadowRequest, version: LoadedVersion) -> None:
     if metrics is None:
         return
     try:
-        model_input = request.codec.decode(request.message, version.reader, RequestTensors(None))
-        ran = run_batch(version.model, model_input)
+        ran = run_batch(version.model, request.read(version.reader))
     except Exception as error:
         metrics.failed(status_of(error).code.name)
         return

@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TypeVar
 
 from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.metrics.shadow_metrics import ShadowMetrics
@@ -24,7 +23,6 @@ MOST_WAITING_BYTES = 64 * 2**20
 # Transports pass answers to their own threads, which send them by then.
 _SETTLE_SECONDS = 0.01
 
-Message = TypeVar("Message")
 Served = Mapping[tuple[str, str], LoadedVersion]
 # By model: the default version, and its shadow.
 Shadowed = dict[str, tuple[LoadedVersion, LoadedVersion]]
@@ -87,11 +85,11 @@ class Shadows:
 
     def kept(
         self,
-        message: Message,
+        message: bytes,
         version: LoadedVersion,
         header: RequestHeader,
         memory: RequestTensors,
-    ) -> Message | None:
+    ) -> bytes | None:
         """Message of a request if it is chosen, else None; `memory` has read its inputs."""
         if not self.chosen(version, header.model_version):
             return None
@@ -115,7 +113,7 @@ class Shadows:
             if shadow is None:
                 return
             full = len(self._waiting) >= MOST_WAITING
-            full = full or self._waiting_bytes + request.size_bytes > MOST_WAITING_BYTES
+            full = full or self._waiting_bytes + len(request.message) > MOST_WAITING_BYTES
             if request.has_defaults:
                 _count(shadow, "default_rows")
             elif request.samples > shadow.model.spec.serving.max_batch:
@@ -137,7 +135,7 @@ class Shadows:
             if not self._waiting or self._waiting[0][0] > self._clock():
                 return None
             _, request = self._waiting.popleft()
-            self._waiting_bytes -= request.size_bytes
+            self._waiting_bytes -= len(request.message)
             shadow = self.of(request.version)
             # `set_names` removes requests whose version has no shadow.
             return None if shadow is None else (request, shadow)
@@ -149,7 +147,7 @@ class Shadows:
 
     def _put(self, ready: float, request: ShadowRequest) -> None:
         self._waiting.append((ready, request))
-        self._waiting_bytes += request.size_bytes
+        self._waiting_bytes += len(request.message)
 
 
 def shadowed_by(served: Served, label: str) -> Shadowed:

@@ -1,6 +1,6 @@
 """Requests to checked model inputs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from serving.protocol.input_limits import InputLimits
@@ -9,7 +9,6 @@ from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.readers.unknown_ids import Cells, UnknownIds
 from serving.protocol.request_tensors import RequestTensors
-from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.inputs.finite_check import FiniteCheck
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
@@ -24,6 +23,7 @@ class InputReader:
     Attributes:
         native: the compiled reader.
         reads_compiled: it reads the usual messages.
+        refuses_non_finite: requests with NaN or infinity are refused.
         mapped_tables: those whose unknown ids are counted.
         unknown_ids: float64 `[mapped tables]`, in the order of `spec.mapped_tables`: unknown raw
             ids in all requests so far.
@@ -60,6 +60,7 @@ class InputReader:
         )
         self._limits = limits
         self._finite = None if limits is None else FiniteCheck(spec)
+        self.refuses_non_finite = limits is not None and spec.serving.non_finite == "refuse"
 
     def read_message(
         self,
@@ -89,23 +90,19 @@ class InputReader:
         """Counts ids unknown to shard hosts: tables and how many of each."""
         self._unknown.add(unknown)
 
-    def read_body(self, body: bytes, json_bytes: int) -> ModelInput | None:
-        """Reads an HTTP body whose header compiled code has read; raises RequestError.
+    def rewritten(
+        self, message: bytes, shared: RequestTensors, form: MessageFormat = MessageFormat.INFER
+    ) -> bytes:
+        """Rewrites the inputs of a message as a ModelInferRequest that compiled code reads.
 
-        Returns None if its tensors have to be read separately.
+        Raises as `read_message`.
         """
-        found = self.native.read_body(body, json_bytes) if self.reads_compiled else None
-        if found is not None and self._finite is not None:
-            self._finite.check(found)
-        return found
-
-    def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput:
-        """Reads separate tensors; raises as `read_message`."""
-        if self._limits is not None:
-            self._limits.check_count(len(tensors))
-        found = self.native.read_tensors(tensors) if self.reads_compiled else None
-        if found is None:
-            found = self._portable.read_tensors(tensors)
+        found, usual = self._portable.rewritten(message, shared, form)
         if self._finite is not None:
             self._finite.check(found)
-        return found
+        return usual
+
+    def check_count(self, inputs: int) -> None:
+        """Raises RequestTooLargeError for more inputs than allowed."""
+        if self._limits is not None:
+            self._limits.check_count(inputs)

@@ -18,11 +18,9 @@ from serving.abi.model import Model, Policy, index_names
 from serving.protocol.input_limits import InputLimits
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.message_size import INFER_LIMITS, LONG_BYTES
-from serving.protocol.readers.named_tensors import named_tensors
 from serving.protocol.readers.native_id_maps import NativeIdMaps
 from serving.protocol.readers.native_sequences import NativeSequences
 from serving.protocol.readers.unknown_ids import UnknownIds
-from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
@@ -36,8 +34,6 @@ _SCANS = {
     MessageFormat.INFER: (abi.scan_keeping_gil, abi.scan),
     MessageFormat.PREDICT: (abi.scan_predict_keeping_gil, abi.scan_predict),
 }
-_SCAN_BODY = (abi.scan_body_keeping_gil, abi.scan_body)
-_SCAN_TENSORS = (abi.scan_tensors_keeping_gil, abi.scan_tensors)
 _FILL = (abi.fill_keeping_gil, abi.fill)
 # Clients choose which features a request shares: few patterns occur, and the bound keeps a hostile
 # client from filling memory with them.
@@ -175,18 +171,6 @@ class NativeReader:
     ) -> ModelInput | None:
         """Reads a serialized message; None if the portable reader has to decide."""
         return self._read(_SCANS[form], len(message), message, len(message))
-
-    def read_body(self, body: bytes, json_bytes: int) -> ModelInput | None:
-        """Reads JSON and the tensors behind it; None as in `read_message`."""
-        return self._read(_SCAN_BODY, len(body), body, len(body), json_bytes)
-
-    def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput | None:
-        """Reads separate tensors; None as in `read_message`."""
-        named = named_tensors(tensors)
-        if named is None:
-            return None
-        address = named.tensors.ctypes.data
-        return self._read(_SCAN_TENSORS, named.data_bytes, address, len(tensors))
 
     def _read(
         self, scans: Sequence[Callable[..., bool]], size: int, *arguments: bytes | int

@@ -1,9 +1,11 @@
 """Requests of every form, read by protobuf and NumPy; decides all error messages."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from kernels.wording import counted
@@ -12,9 +14,10 @@ from serving.protocol.message_format import MessageFormat
 from serving.protocol.message_size import INFER_LIMITS, check_size
 from serving.protocol.predict_message import PredictInputs, parse_predict
 from serving.protocol.readers.unknown_ids import UnknownIds
+from serving.protocol.readers.usual_inputs import UsualInputs
 from serving.protocol.request_tensors import RequestTensors, parameters_of, span_of
 from serving.protocol.wire_strings import BYTES
-from serving.protocol.wire_tensors import WireTensor, read_tensors
+from serving.protocol.wire_tensors import WireTensor, infer_message, tensor_arrays
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
@@ -55,6 +58,7 @@ class PortableReader:
         self._predict_inputs = PredictInputs(spec)
         self._policy = InputPolicy(spec, id_maps)
         self._unknown_ids = unknown_ids
+        self._usual = UsualInputs(spec)
 
     def read_message(
         self,
@@ -63,26 +67,33 @@ class PortableReader:
         form: MessageFormat = MessageFormat.INFER,
     ) -> ModelInput:
         """Reads a serialized message; arguments and errors as of `InputReader.read_message`."""
+        found = self._policy.apply(self._reader.read(self._arrays(message, shared, form)))
+        if found.ids_unknown and self._unknown_ids is not None:
+            self._unknown_ids.add(found.ids_unknown)
+        return found
+
+    def rewritten(
+        self, message: bytes, shared: RequestTensors, form: MessageFormat
+    ) -> tuple[ModelInput, bytes]:
+        """Reads a message, and rewrites its inputs as a ModelInferRequest that compiled code reads.
+
+        Counts no unknown ids. Raises as `read_message`.
+        """
+        arrays = self._arrays(message, shared, form)
+        found = self._reader.read(arrays)
+        return self._policy.apply(found), infer_message(self._usual.tensors(found, arrays))
+
+    def _arrays(
+        self, message: bytes, shared: RequestTensors | None, form: MessageFormat
+    ) -> Mapping[str, NDArray[np.generic]]:
         if form is MessageFormat.PREDICT:
             request = parse_predict(message)
             sides = (request.user, request.candidates)
             self._count(sum(len(side.sparse) + len(side.dense) for side in sides))
-            found = self._reader.read(self._predict_inputs.arrays(request))
-        else:
-            request = parse_request(message)
-            self._count(len(request.inputs))
-            found = read_tensors(wire_tensors(request, shared), self._reader)
-        return self._checked(found)
-
-    def read_tensors(self, tensors: Iterable[WireTensor]) -> ModelInput:
-        """Reads separate tensors, whose number has been checked; raises as `read_message`."""
-        return self._checked(read_tensors(tensors, self._reader))
-
-    def _checked(self, found: ModelInput) -> ModelInput:
-        checked = self._policy.apply(found)
-        if checked.ids_unknown and self._unknown_ids is not None:
-            self._unknown_ids.add(checked.ids_unknown)
-        return checked
+            return self._predict_inputs.arrays(request)
+        request = parse_request(message)
+        self._count(len(request.inputs))
+        return tensor_arrays(wire_tensors(request, shared), self._reader)
 
     def _count(self, inputs: int) -> None:
         if self._limits is not None:

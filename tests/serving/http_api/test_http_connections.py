@@ -35,10 +35,11 @@ LIVE = b"GET /live" + HEAD + b"\r\n"
 
 class Held(Answering):
     def __init__(self) -> None:
-        self.asked, self.left = threading.Event(), threading.Event()
+        self.asked = threading.Event()
+        self.calls: list[HttpCall] = []
 
     def take(self, call: HttpCall, route: Route) -> None:
-        call.when_lost(self.left.set)
+        self.calls.append(call)
         self.asked.set()
 
 
@@ -129,8 +130,8 @@ def test_who_answers_is_told_that_the_client_has_left(size: int) -> None:
             head = f"POST /v2/logging HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {size}\r\n\r\n"
             client.sendall(head.encode() + bytes(size))
             assert api.asked.wait(10)
-            assert not api.left.is_set()
-        assert api.left.wait(10)
+            assert not api.calls[0].is_lost
+        until(lambda: api.calls[0].is_lost, "it is told")
 
 
 def test_pages_that_accept_no_more_leave_the_socket_to_others() -> None:
@@ -239,7 +240,8 @@ def test_what_anyone_may_ask_holds_no_place_against_others() -> None:
             asking[-1].sendall(b"GET /v2/health/live" + HEAD + b"\r\n")
             assert api.asked.wait(10)
         other = stack.enter_context(connect(pages))
-        assert until_closed(asking[0]) == b"" and api.left.wait(10)
+        assert until_closed(asking[0]) == b""
+        until(lambda: api.calls[0].is_lost, "it is told")
         api.asked.clear()
         other.sendall(b"GET /v2" + HEAD + b"\r\n")
         assert api.asked.wait(10)
@@ -254,12 +256,7 @@ def test_an_answer_that_is_not_read_ends_its_connection() -> None:
 
 
 def test_a_server_that_closes_answers_what_is_in_progress_and_ends_what_is_not() -> None:
-    class Waiting(Held):
-        def take(self, call: HttpCall, route: Route) -> None:
-            self.call = call
-            self.asked.set()
-
-    api = Waiting()
+    api = Held()
     with ExitStack() as stack:
         pages = stack.enter_context(serving_http(api=api))
         idle, busy = (stack.enter_context(connect(pages)) for _ in range(2))
@@ -269,7 +266,7 @@ def test_a_server_that_closes_answers_what_is_in_progress_and_ends_what_is_not()
         closing = threading.Thread(target=pages.close)
         closing.start()
         assert until_closed(idle) == b""
-        api.call.reply(HttpAnswer(200, b"late"))
+        api.calls[0].reply(HttpAnswer(200, b"late"))
         came = until_closed(busy)
         assert came.endswith(b"late") and came.count(b"HTTP/1.1") == 1
         assert b"connection: close" in came

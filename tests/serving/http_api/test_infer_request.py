@@ -99,7 +99,7 @@ def test_an_output_is_binary_where_it_says_so_or_all_are() -> None:
     outputs = [{"name": "a", "parameters": {"binary_data": False}}, {"name": "b"}]
     document = {"inputs": [], "outputs": outputs, "parameters": {"binary_data_output": True}}
     request = read(document)
-    assert [request.forms.is_binary(name) for name in "ab"] == [False, True]
+    assert [request.is_binary(name) for name in "ab"] == [False, True]
     assert request.outputs == [("a", {}), ("b", {})]
     assert not request.parameters
 

@@ -26,7 +26,7 @@ class Pages:
 
     def ask(self, path: str, **headers: str) -> "SimpleQueue[HttpAnswer]":
         answers: SimpleQueue[HttpAnswer] = SimpleQueue()
-        self.shared.take(HttpCall(HttpRequest("GET", path, "", headers), answers.put))
+        self.shared.take(HttpCall(1, HttpRequest("GET", path, "", headers), answers.put))
         return answers
 
 

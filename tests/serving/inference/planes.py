@@ -1,7 +1,7 @@
 """Data planes over a published model, in this process."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,17 +10,16 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from serving.inference.data_plane import Arrival, DataPlane
+from serving.inference.data_plane import DataPlane
 from serving.metrics.server_metrics import ServerMetrics
-from serving.protocol.codec import INFER_CODEC
 from serving.scheduler.batching import BatchingMode
 from serving.scheduler.scheduler import QueueLimits
 from serving.status import Status
 from serving.versions.loaded_version import ServingOverrides
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.repositories.repository import Repository
-from tests.support.asking import outcome_of
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request
+from tests.support.wire import Wire, wire_of
 
 # Batched queues with this delay keep requests waiting until the test is done.
 ENDLESS = 10**9
@@ -40,20 +39,28 @@ def samples_of(metrics: ServerMetrics) -> Iterator[Sample]:
 
 @dataclass
 class Plane:
-    """A loaded model, its metrics, and the outcomes of its calls."""
+    """A loaded model, its metrics, and calls that Python rewrites."""
 
     store: ServedVersions
     metrics: ServerMetrics
     plane: DataPlane
-    outcomes: list[bytes | Status] = field(default_factory=list)
+
+    @property
+    def wire(self) -> Wire:
+        return wire_of(self.plane)
+
+    @property
+    def outcomes(self) -> list[bytes | Status]:
+        """Of the submitted calls, in the order of their ends."""
+        return list(self.wire.answers.values())
 
     def submit(self, seconds: float | None = None, **parameters: int) -> int | None:
-        return self.plane.submit(
-            INFER_CODEC,
-            predict_bytes(**parameters),
-            lambda outcome: self.outcomes.append(outcome_of(outcome)),
-            Arrival(time_remaining=seconds),
-        )
+        """The call's number; None if it is refused."""
+        return self.send(predict_bytes(**parameters), seconds)
+
+    def send(self, message: bytes, seconds: float | None = None) -> int | None:
+        number = self.wire.submit(self.plane, message, time_remaining=seconds)
+        return None if number in self.wire.answers else number
 
     def work_off(self) -> None:
         while self.plane.dispatcher.work():

@@ -1,9 +1,11 @@
 """Answers in every form, read back by the generated code of their messages, or by a JSON reader."""
 
+import ctypes
 import json
 import math
+import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -14,12 +16,14 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from serving.http_api.infer_answer import infer_answer
-from serving.inference.predict_calls import PredictCalls, ReadCall
+from serving.inference.predict_calls import PredictCalls
+from serving.inference.unusual_calls import Arrival, read_call
 from serving.metrics.server_metrics import ServerMetrics
 from serving.protocol.infer_answer import Answer
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.request_header import RequestHeader
+from serving.routing.router import Route
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.scheduler import Scheduler
 from serving.scheduler.version_queue import VersionQueue
@@ -33,14 +37,12 @@ ID = 'größe-7"\n'
 INFER, STREAM = PredictMethod.MODEL_INFER, PredictMethod.MODEL_STREAM_INFER
 PREDICT, HTTP = PredictMethod.PREDICT, PredictMethod.HTTP_INFER
 READER = InputReader(SPEC, max_batch=MAX_BATCH)
-INPUT = READER.read_message(
-    serialized(
-        {
-            "context": np.arange(6, dtype=np.float32).reshape(2, 3),
-            "bid": np.ones((2, 1), np.float32),
-            "item": np.array([1, 2]),
-        }
-    )
+MESSAGE = serialized(
+    {
+        "context": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "bid": np.ones((2, 1), np.float32),
+        "item": np.array([1, 2]),
+    }
 )
 # Of two calls of two samples each; the answers asked for are of the second.
 SCORES = [
@@ -48,6 +50,35 @@ SCORES = [
     np.arange(-4, 4, dtype=np.float32).reshape(4, 2),
 ]
 FIRST, SECOND = [0.5, -1.0], [0.0, 1.0, 2.0, 3.0]
+_RESPOND = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+)
+_RESPOND_HTTP = ctypes.CFUNCTYPE(
+    ctypes.c_bool, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64,
+    ctypes.c_void_p, ctypes.c_int64,
+)  # fmt: skip
+
+
+class Server:
+    """The answers of a server, by number of their call."""
+
+    def __init__(self, calls: PredictCalls) -> None:
+        self.answers: dict[int, Answer] = {}
+        self._kept = _RESPOND(self._responded), _RESPOND_HTTP(self._responded_http)
+        respond, respond_http = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in self._kept)
+        calls.attach((respond, 0, 0, 0, 0), (INFER, PREDICT, STREAM), most_calls=2)
+        calls.attach_http((respond_http, 0, 0), (HTTP,), lambda: None, lambda *_: None)
+
+    def _responded(self, _: int, call: int, message: int, size: int, ends: int) -> None:
+        self.answers[call] = Answer(ctypes.string_at(message, size))
+
+    def _responded_http(
+        self, _: int, call: int, lines: int, line_bytes: int, body: int, size: int
+    ) -> bool:
+        head = dict(re.findall(rb"(.*): (.*)\r\n", ctypes.string_at(lines, line_bytes)))
+        json_bytes = int(head.get(b"Inference-Header-Content-Length", b"0"))
+        self.answers[call] = Answer(ctypes.string_at(body, size), json_bytes)
+        return False
 
 
 def answer(
@@ -58,11 +89,13 @@ def answer(
     defaults: Mapping[str, Any] | None = None,
     unknown: Mapping[str, Any] | None = None,
     memory: SharedMemory | None = None,
-    **fields: Any,
+    label: str = "",
+    places: Sequence[tuple[int, Span]] = (),
 ) -> Answer:
     """The second of two calls' answer."""
     scheduler = Scheduler()
     calls = PredictCalls(scheduler, memory)
+    server = Server(calls)
     queue = VersionQueue(BatchingPolicy(BatchingMode.BATCHED, max_delay=0.0), {1: 1e-9})
     scheduler.add_queue(queue)
     tower = SimpleNamespace(outputs=OUTPUTS)
@@ -71,34 +104,23 @@ def answer(
     metrics = ServerMetrics().version("small", 3)
     version: Any = SimpleNamespace(reader=READER, queue=queue, model=model, metrics=metrics)
     calls.routes.add(version)
-    now = monotonic()
-    reports = unknown is not None
-    header = RequestHeader("small", "", ID, reports_unknown_ids=reports)
+    route = Route(version, label)
+    wanted = {OUTPUTS[output]: span for output, span in places}
+    header = RequestHeader("small", "", ID, places=wanted, reports_unknown_ids=unknown is not None)
+    request: Any = SimpleNamespace(is_binary=lambda name: outputs[OUTPUTS.index(name)] == 2)
     for number in (1, 2):
-        call = ReadCall(
-            method=method,
-            header=header,
-            model_input=INPUT,
-            number=number,
-            by_python=True,
-            arrived=now,
-            deadline=math.inf,
-            size_bytes=1,
-            outputs=outputs,
-            **fields,
-        )
-        with calls.routes.reading(version) as route:
-            assert calls.offer(call, route, READER.mapped_tables, now) is None
+        call = read_call(request, header, route, Arrival(method, number), monotonic(), 0)
+        call.message, call.message_bytes, call.is_rewritten = MESSAGE, len(MESSAGE), True
+        with calls.routes.reading(version) as call.route:
+            assert calls.take_read(call, monotonic()) == (True, None)
     batch, _, _ = calls.begin(monotonic())
     assert batch is not None and batch.count == 2
     work = SimpleNamespace(defaults=defaults or {}, unknown=unknown or {})
     ran: Any = SimpleNamespace(scores=scores, work=work, lookup_seconds=0.25, tower_seconds=4.0)
     with metrics.lock:
-        finished = calls.finish(batch, ran, 0.25, 0.0)
-    _, (number, (body, json_bytes), _) = finished.by_python()
-    assert number == 2
+        calls.finish(batch, ran, 0.25, 0.0)
     calls.end(batch.address, monotonic(), by_clock=True)
-    return Answer(body, json_bytes)
+    return server.answers[2]
 
 
 def tables(answer: Any) -> tuple[list[str], dict[str, int]]:

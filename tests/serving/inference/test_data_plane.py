@@ -6,7 +6,6 @@ import pytest
 
 from serving.errors import DeadlineError
 from serving.inference.call_batch import CallFacts
-from serving.protocol.codec import INFER_CODEC
 from serving.scheduler.batching import BatchingMode
 from serving.scheduler.scheduler import QueueLimits
 from serving.status import Status, StatusCode
@@ -72,13 +71,14 @@ def test_calls_that_end_unanswered_are_counted_by_code_and_reason_once(
     assert waiting.plane.dispatcher.waiting == (1, 2)
     assert waiting.plane.dispatcher.scheduler.size_bytes == len(predict_bytes())
     assert number is not None
-    waiting.plane.cancel(number)
+    assert waiting.wire.gone(waiting.plane.take, (number,)) == []
     assert waiting.submit(LONG) is not None
     later = monotonic() + 2 * LONG
     monkeypatch.setattr("serving.scheduler.dispatcher.monotonic", lambda: later)
     waiting.plane.dispatcher.expire()
     ended = [one.code for one in waiting.outcomes if isinstance(one, Status)]
-    assert ended == [DEADLINE, StatusCode.CANCELLED, DEADLINE]
+    # The client of the cancelled one has gone.
+    assert ended == [DEADLINE, DEADLINE]
     assert refused(waiting) == {"expired": 2, "cancelled": 1}
     assert codes(waiting) == {"DEADLINE_EXCEEDED": 2, "CANCELLED": 1}
 
@@ -95,7 +95,7 @@ def test_a_full_queue_says_when_to_come_again(ranker: Ranker) -> None:
 
 @pytest.mark.parametrize("data", [predict_bytes(model="other"), predict_bytes(model=""), b"\xff"])
 def test_what_names_no_model_is_counted_without_its_name(waiting: Plane, data: bytes) -> None:
-    assert waiting.plane.submit(INFER_CODEC, data, waiting.outcomes.append) is None
+    assert waiting.send(data) is None
     (refusal,) = waiting.outcomes
     assert isinstance(refusal, Status)
     assert codes(waiting) == {} and codes(waiting, "other") == {}

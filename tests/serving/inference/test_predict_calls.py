@@ -1,8 +1,7 @@
 """Calls that compiled code reads, compared with those that Python reads."""
 
-import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,15 +28,14 @@ from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
 from serving.observability.trace_settings import TraceSampling
 from serving.observability.tracer import Tracer
-from serving.protocol.codec import INFER_CODEC, MESSAGE_CODECS
-from serving.protocol.infer_answer import Answer
+from serving.protocol.message_format import MessageFormat
 from serving.protocol.predict_method import PredictMethod
+from serving.protocol.predict_request import SentMessage
 from serving.protocol.readers.input_reader import InputReader
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.scheduler import QueueLimits, Scheduler
 from serving.scheduler.version_queue import VersionQueue
 from serving.status import Status, StatusCode
-from serving.transport.events import EVENT
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.inputs.merge import merge_inputs
@@ -45,7 +43,6 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.v1 import predictor_pb2
 from tests.serving.inference.planes import Plane, add_shadow, plane_of, samples_of
-from tests.support.asking import ask
 from tests.support.batches import run_together
 from tests.support.requests_by_chance import (
     MAX_BATCH,
@@ -55,83 +52,9 @@ from tests.support.requests_by_chance import (
     serialized,
 )
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request, scores_of
-
-METHODS = (None, PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
-INFER, PREDICT = 1, 2
-CALL, CANCELLED = 0, 4
-_RESPOND = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-)
-_FINISH = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64,
-    ctypes.c_void_p, ctypes.c_int64,
-)  # fmt: skip
-
+from tests.support.wire import CANCELLED, INFER, PREDICT, Take, Wire, ask, wire_of
 
 FEATURES = tuple(feature.name for feature in SPEC.features)
-# As `DataPlane.take`.
-Take = Callable[..., Sequence[int]]
-
-
-class Wire:
-    """Events as the compiled transport writes them, and the answers to it."""
-
-    def __init__(self) -> None:
-        self.answers: dict[int, bytes | Status] = {}
-        self._slots = 0
-        self._respond = _RESPOND(self._answered)
-        self._finish = _FINISH(self._finished)
-
-    def attach(self, calls: PredictCalls) -> None:
-        respond = ctypes.cast(self._respond, ctypes.c_void_p).value or 0
-        finish = ctypes.cast(self._finish, ctypes.c_void_p).value or 0
-        calls.attach((respond, finish, 0, 0, 0), METHODS, most_calls=2**20)
-
-    def take(
-        self, take: Take, messages: Sequence[bytes], *, method: int = INFER, **fields: Any
-    ) -> tuple[list[int], list[int]]:
-        """The calls' numbers, and the positions that are left."""
-        events = np.zeros(len(messages), EVENT)
-        kept = [ctypes.create_string_buffer(message, len(message)) for message in messages]
-        numbers = [7 << 32 | self._slots + at for at in range(len(messages))]
-        self._slots += len(messages)
-        headers = ctypes.create_string_buffer(fields.pop("headers", b""))
-        for at, message in enumerate(kept):
-            event = {
-                "call": numbers[at],
-                "data": ctypes.addressof(message),
-                "bytes": len(message),
-                "method": method,
-                "kind": CALL,
-                "seconds_left": math.inf,
-                "headers": ctypes.addressof(headers) if len(headers) > 1 else 0,
-                "header_bytes": len(headers) - 1,
-                **fields,
-            }
-            for name, value in event.items():
-                events[name][at] = value
-        event_of = lambda _: (method, ())  # noqa: E731
-        left = list(take(events.ctypes.data, len(messages), METHODS, event_of))
-        # Nothing is read after it was taken.
-        for message in kept:
-            ctypes.memset(message, 0xFF, len(message))
-        return numbers, left
-
-    def gone(self, take: Take, numbers: Sequence[int]) -> list[int]:
-        events = np.zeros(len(numbers), EVENT)
-        events["call"], events["kind"], events["method"] = numbers, CANCELLED, INFER
-        return list(take(events.ctypes.data, len(numbers), METHODS, lambda _: (INFER, ())))
-
-    def _answered(self, _: int, call: int, message: int, size: int, ends: int) -> None:
-        assert ends == 1 and call not in self.answers
-        self.answers[call] = ctypes.string_at(message, size)
-
-    def _finished(
-        self, _: int, call: int, code: int, words: int, size: int, trailers: int, trailing: int
-    ) -> None:
-        assert call not in self.answers and not trailing
-        [status] = [one for one in StatusCode if one.number == code]
-        self.answers[call] = Status(status, ctypes.string_at(words, size).decode())
 
 
 @dataclass
@@ -414,12 +337,12 @@ def test_calls_that_would_be_too_late_are_refused_and_counted(ranker: Ranker) ->
 
 def test_calls_run_beside_those_that_python_reads_in_one_batch(ranker: Ranker) -> None:
     place = make_place(ranker)
-    outcomes: list[Answer | Status] = []
-    place.plane.submit(INFER_CODEC, message(2, 1), outcomes.append)
+    unusual = [place.wire.submit(place.plane, message(2, 1))]
     numbers, _ = place.wire.take(place.take, (message(3, 2), message(1, 3)))
-    place.plane.submit(INFER_CODEC, message(4, 4), outcomes.append)
+    unusual.append(place.wire.submit(place.plane, message(4, 4)))
     place.own.work_off()
-    assert len(outcomes) == 2 and place.store.get(MODEL).metrics.totals().executions == 1
+    assert all(isinstance(place.wire.answers[number], bytes) for number in unusual)
+    assert place.store.get(MODEL).metrics.totals().executions == 1
     for sent, number in zip((message(3, 2), message(1, 3)), numbers, strict=True):
         check_near(place, sent, place.wire.answers[number])
 
@@ -456,11 +379,10 @@ def test_a_batch_that_fails_is_run_call_by_call(
     assert isinstance(bad, Status) and bad.code is StatusCode.INTERNAL
     assert place.plane.calls.in_progress == 0
     sent = message(3), message(2)
-    outcomes: list[Answer | Status] = []
-    for one in sent:
-        place.other.submit(INFER_CODEC, one, outcomes.append)
+    wire = wire_of(place.other)
+    numbers = [wire.submit(place.other, one) for one in sent]
     place.others.work_off()
-    assert sorted(isinstance(outcome, Answer) for outcome in outcomes) == [False, True]
+    assert sorted(isinstance(wire.answers.pop(n), bytes) for n in numbers) == [False, True]
 
 
 def test_calls_whose_deadline_passes_in_a_lookup_are_refused_and_the_others_answered(
@@ -552,8 +474,9 @@ def test_messages_and_scores_are_kept_for_a_shadow_when_their_answers_are_sent(
     answers, requests = beside.place.ask(*sent), beside.taken()
     for request, answer, asked in zip(requests, answers, sent, strict=True):
         own = scores_of(infer_response(answer))
-        assert request.message == asked and request.size_bytes == len(asked)
-        assert request.version is beside.place.store.get(MODEL) and request.codec is INFER_CODEC
+        version = beside.place.store.get(MODEL)
+        assert request.message == asked and request.version is version
+        check_same(request.read(version.reader), version.reader.read_message(asked))
         assert request.samples == len(own["score"]) and request.seconds > 0
         assert request.scores.keys() == own.keys()
         for name, scores in own.items():
@@ -561,16 +484,18 @@ def test_messages_and_scores_are_kept_for_a_shadow_when_their_answers_are_sent(
     one = predict_message()
     beside.place.ask(one, method=PREDICT)
     [request] = beside.taken()
-    assert request.message == one and request.codec is MESSAGE_CODECS[PredictMethod.PREDICT]
+    assert request.message == one
+    wanted = version.reader.read_message(one, form=MessageFormat.PREDICT)
+    check_same(request.read(version.reader), wanted)
 
 
 def test_calls_that_python_reads_are_kept_as_well(ranker: Ranker) -> None:
     beside = Beside(ranker)
-    place, outcomes = beside.place, list[Answer | Status]()
-    place.plane.submit(INFER_CODEC, message(2, 1), outcomes.append)
+    place = beside.place
+    unusual = place.wire.submit(place.plane, message(2, 1))
     place.wire.take(place.take, (message(3, 2), message(1, 3)))
     place.own.work_off()
-    assert outcomes and place.store.get(MODEL).metrics.totals().executions == 1
+    assert unusual in place.wire.answers and place.store.get(MODEL).metrics.totals().executions == 1
     assert [r.message for r in beside.taken()] == [message(2, 1), message(3, 2), message(1, 3)]
     assert isinstance(ask(place.plane, message(4)), bytes)
     assert [r.samples for r in beside.taken()] == [4]
@@ -734,7 +659,7 @@ def test_without_a_key_chance_decides_and_again_where_python_takes_the_call(rank
         assert left == []
         place.plane.dispatcher.work()
         answer = place.wire.answers.pop(numbers[0])
-        header = INFER_CODEC.header(keyed_message(None))
+        header = SentMessage(keyed_message(None)).header()
         again = router.route(header, partial(place.plane.compiled.chance, numbers[0]))
         labels.append(infer_response(answer).parameters["label"].string_param)
         assert again.label == labels[-1]

@@ -7,9 +7,9 @@ from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.unknown_ids import Cells
 from serving.status import Status, StatusCode
 from tests.serving.inference.test_predict_calls import Place, place_of
-from tests.support.asking import ask
 from tests.support.raw_ids import Arrays, RawModel, publish_raw, raw_request
 from tests.support.servers import infer_request
+from tests.support.wire import ask
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from serving.observability.tracer import Tracer
 from serving.scheduler.batching import BatchingMode
 from serving.status import Status
 from tests.serving.inference.planes import Plane, plane_of
-from tests.support.asking import ask
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request
+from tests.support.wire import ask
 
 TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736
 PARENT = (("traceparent", f"00-{TRACE:032x}-00f067aa0ba902b7-01"),)

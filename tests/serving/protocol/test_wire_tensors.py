@@ -1,8 +1,11 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from serving.protocol.wire_tensors import WireTensor, read_tensors
+from serving.protocol.wire_tensors import WireTensor, tensor_arrays
 from sharded_infer.errors import RequestError
+from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import RequestReader
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 
@@ -15,9 +18,13 @@ READER = RequestReader(SPEC)
 DENSE = WireTensor("dense", "FP32", [2, 2], np.array([1, 2, 3, 4], "<f4").tobytes())
 
 
+def read(tensors: Sequence[WireTensor]) -> ModelInput:
+    return READER.read(tensor_arrays(tensors, READER))
+
+
 def test_bytes_are_read_as_little_endian_numbers() -> None:
     ids = WireTensor("a", "INT64", [2], bytes([7, *[0] * 7, 2, 1, *[0] * 6]))
-    model_input = read_tensors([ids, DENSE], READER)
+    model_input = read([ids, DENSE])
     (group,) = model_input.groups
     assert model_input.batch_size == 2 and group.features == (0, 1)
     assert group.values.tolist() == [7, 258] and group.values.dtype == np.int64
@@ -27,9 +34,11 @@ def test_bytes_are_read_as_little_endian_numbers() -> None:
 
 def test_typed_elements_are_read_as_bytes_are() -> None:
     dense = WireTensor("dense", "FP32", [2, 2], [1.0, 2.0, 3.0, 4.0])
-    by_elements = read_tensors([WireTensor("b", "INT32", [2, 1], [3, -5]), dense], READER)
+    by_elements = READER.read(
+        tensor_arrays([WireTensor("b", "INT32", [2, 1], [3, -5]), dense], READER)
+    )
     raw = np.array([3, -5], "<i4").tobytes()
-    by_bytes = read_tensors([WireTensor("b", "INT32", [2, 1], raw), DENSE], READER)
+    by_bytes = read([WireTensor("b", "INT32", [2, 1], raw), DENSE])
     assert by_elements.groups[0].values.tolist() == by_bytes.groups[0].values.tolist() == [3, -5]
     assert np.array_equal(by_elements.dense[0], by_bytes.dense[0])
 
@@ -58,14 +67,14 @@ def test_typed_elements_are_read_as_bytes_are() -> None:
 )
 def test_a_tensor_that_contradicts_itself_is_refused(tensor: WireTensor, words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        read_tensors([tensor, DENSE], READER)
+        read([tensor, DENSE])
 
 
 def test_an_input_may_not_come_twice() -> None:
     with pytest.raises(RequestError, match="input 'dense' came twice"):
-        read_tensors([DENSE, DENSE], READER)
+        read([DENSE, DENSE])
 
 
 def test_no_tensors_are_no_request() -> None:
     with pytest.raises(RequestError, match="no inputs"):
-        read_tensors([], READER)
+        read([])

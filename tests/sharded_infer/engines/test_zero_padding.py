@@ -9,9 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from serving.protocol.codec import INFER_CODEC
-from serving.protocol.infer_answer import Answer
-from serving.status import Status
 from sharded_infer.engines.model import open_model
 from sharded_infer.engines.zero_padding import ZeroPadding
 from sharded_infer.inputs.request_reader import make_input
@@ -91,11 +88,10 @@ def test_a_server_tells_of_requests_though_it_warmed_up(
 ) -> None:
     publish(BAGS, {"item": torch.randn(50, 4)}, Sum(), tmp_path)
     request = infer_request(histories(16, 9), model="bags").SerializeToString()
-    outcomes: list[Answer | Status] = []
     served = plane_of(tmp_path, "bags")
     assert TOLD not in caplog.text
     for _ in range(2):
-        served.plane.submit(INFER_CODEC, request, outcomes.append)
+        assert served.send(request) is not None
         served.work_off()
-    assert [type(outcome) for outcome in outcomes] == [Answer, Answer]
+    assert [type(outcome) for outcome in served.outcomes] == [bytes, bytes]
     assert caplog.text.count(TOLD) == 1

@@ -10,12 +10,11 @@ from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.inference.shadows.shadow_thread import score_again
 from serving.inference.shadows.shadows import MOST_WAITING, Shadows
 from serving.metrics.version_info import VersionInfo
-from serving.protocol.codec import INFER_CODEC
 from serving.scheduler.batching import BatchingMode
 from tests.serving.inference.planes import plane_of
-from tests.support.asking import ask
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request
 from tests.support.waiting import until
+from tests.support.wire import ask
 
 
 class Place:
@@ -67,7 +66,8 @@ def test_what_waits_runs_on_idle_slots_and_the_rest_was_dropped(ranker: Ranker) 
 
 
 def request_of(place: Place, message: bytes, **scores: Any) -> ShadowRequest:
-    return ShadowRequest(place.default, INFER_CODEC, message, len(message), 2, scores, 0.001)
+    read = lambda reader: reader.read_message(message)  # noqa: E731
+    return ShadowRequest(place.default, message, read, 2, scores, 0.001)
 
 
 def test_outputs_of_one_name_and_shape_are_compared(ranker: Ranker) -> None:

@@ -37,8 +37,9 @@ class Place:
         self.shadows.set_names(named)
 
     def request(self, version: Any = None, **fields: Any) -> ShadowRequest:
-        known: dict[str, Any] = {"size_bytes": 10, "samples": 1, "scores": {}, "seconds": 0.0}
-        return ShadowRequest(version or self.one, Any, b"message", **{**known, **fields})
+        known: dict[str, Any] = {"message": bytes(10), "samples": 1, "scores": {}, "seconds": 0.0}
+        known["read"] = Any
+        return ShadowRequest(version or self.one, **{**known, **fields})
 
     def taken(self) -> list[Any]:
         found = []
@@ -104,11 +105,11 @@ def test_a_full_queue_drops_and_counts() -> None:
     assert place.dropped(place.two) == {"full": 5}
     # There is room again, as far as its bytes go.
     for _ in range(3):
-        place.shadows.offer(place.request(size_bytes=MOST_WAITING_BYTES // 2))
+        place.shadows.offer(place.request(message=bytes(MOST_WAITING_BYTES // 2)))
     place.now += LATER
     assert len(place.taken()) == 2
     assert place.dropped(place.two) == {"full": 6}
-    place.shadows.offer(place.request(size_bytes=MOST_WAITING_BYTES))
+    place.shadows.offer(place.request(message=bytes(MOST_WAITING_BYTES)))
     assert place.shadows.ready_at() is not None
 
 

@@ -14,11 +14,9 @@ from serving.protocol.message_size import INFER_LIMITS
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
-from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.support.requests_by_chance import (
-    DATATYPES,
     MAX_BATCH,
     SPEC,
     Arrays,
@@ -83,53 +81,12 @@ def test_a_required_feature_is_missed_by_both_readers(inputs: Arrays) -> None:
         assert any(repr(name) in str(refusal.value) for name in missing)
 
 
-def wire_tensors(inputs: Arrays) -> list[WireTensor]:
-    """Parts of one body that begin at any address, as in an HTTP request."""
-    body = memoryview(b"x" + b"".join(array.tobytes() for array in inputs.values()))
-    tensors, at = [], 1
-    for name, array in inputs.items():
-        datatype = DATATYPES[array.dtype.name]
-        data = body[at : at + array.nbytes]
-        tensors.append(WireTensor(name, datatype, array.shape, data))
-        at += array.nbytes
-    return tensors
-
-
-@settings(deadline=None, max_examples=100)
-@given(inputs_by_chance())
-def test_tensors_by_themselves_are_read_as_in_a_message(inputs: Arrays) -> None:
-    found = NATIVE.read_tensors(wire_tensors(inputs))
-    assert found is not None
-    check_same(found, PORTABLE.read_message(serialized(inputs)))
-    check_same(PORTABLE.read_tensors(wire_tensors(inputs)), found)
-
-
-TENSOR_EDITS: dict[str, Callable[[list[WireTensor]], list[WireTensor]]] = {
-    "no inputs": lambda tensors: [],
-    "a name that the model has not": lambda t: [*t, t[0]._replace(name="strange")],
-    "a name twice": lambda t: [*t, t[0]],
-    "another datatype": lambda t: [*t[:-1], t[-1]._replace(datatype="UINT64")],
-    "three sizes": lambda t: [*t[:-1], t[-1]._replace(shape=[2, 1, 1])],
-    "a size below 0": lambda t: [*t[:-1], t[-1]._replace(shape=[-2, -1])],
-    "a size beyond all memory": lambda t: [*t[:-1], t[-1]._replace(shape=[2**62, 4])],
-    "elements": lambda t: [*t[:-1], t[-1]._replace(data=[8, -1])],
-}
-
-
 def outcome(read: Callable[..., Any], sent: object) -> int | str:
     """The batch size of a request, or the words of its refusal."""
     try:
         return int(read(sent).batch_size)
     except RequestError as error:
         return str(error)
-
-
-@pytest.mark.parametrize("edit", TENSOR_EDITS)
-def test_tensors_that_are_unusual_are_left_to_the_portable_path(edit: str) -> None:
-    tensors = TENSOR_EDITS[edit](wire_tensors(GOOD))
-    assert NATIVE.read_tensors(tensors) is None
-    reader = InputReader(SPEC, max_batch=MAX_BATCH)
-    assert outcome(reader.read_tensors, tensors) == outcome(PORTABLE.read_tensors, tensors)
 
 
 EDITS: dict[str, Callable[[Any], object]] = {

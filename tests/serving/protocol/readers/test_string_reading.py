@@ -12,14 +12,12 @@ from tests.support.string_requests import (
     SPEC,
     WORDS,
     Sent,
-    body_of,
     message_of,
     native_reader,
     numbers,
     portable_reader,
     raw_id,
     strings,
-    tensors_of,
 )
 
 PORTABLE = portable_reader()
@@ -65,13 +63,9 @@ def test_strings_are_read_as_the_portable_path_reads_them(
     native: NativeReader, inputs: dict[str, Sent]
 ) -> None:
     wanted = PORTABLE.read_message(message_of(inputs))
-    for found in (
-        native.read_message(message_of(inputs)),
-        native.read_body(*body_of(inputs)),
-        native.read_tensors(tensors_of(inputs)),
-    ):
-        assert found is not None
-        check_same(found, wanted)
+    found = native.read_message(message_of(inputs))
+    assert found is not None
+    check_same(found, wanted)
 
 
 def test_each_word_has_its_row_and_others_are_unknown(native: NativeReader) -> None:
@@ -112,5 +106,3 @@ def test_inputs_that_take_no_strings_are_left(
 ) -> None:
     asked = {"age": AGE, **inputs}
     assert native.read_message(message_of(asked)) is None
-    assert native.read_body(*body_of(asked)) is None
-    assert native.read_tensors(tensors_of(asked)) is None
