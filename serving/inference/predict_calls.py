@@ -9,6 +9,7 @@ See `native/call/calls.h`. Thread-safe: the GIL guards all of it.
 """
 
 import ctypes
+import os
 import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -319,7 +320,7 @@ class _Counts:
 
 
 def _shared_region(region: Region) -> SharedRegion:
-    name, path = region.name.encode(), path_of(region.key).encode()
+    name, path = region.name.encode(), os.fsencode(path_of(region.key))
     return SharedRegion(name, len(name), path, region.offset, region.byte_size, *region.identity)
 
 
