@@ -88,6 +88,7 @@ bool read_message(Form form, const transport::Event& event, Message& message,
                   JsonTensors& tensors) {
   message.form = form;
   message.bytes = {event.data, event.bytes};
+  clear(message.header);
   Header& header = message.header.header;
   if (form == kJson) {
     if (event.headers == nullptr ||

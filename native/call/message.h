@@ -14,7 +14,7 @@ struct Message {
   std::int64_t json_bytes = 0;  // of `bytes`, of a body whose tensors follow in binary; else 0
   std::string_view model, version;
   std::int32_t encoding = transport::kIdentity;  // that the answer may be compressed in
-  JsonHeader header{};  // of other forms without its numbers of outputs in binary
+  JsonHeader header;  // of other forms without its numbers of outputs in binary
 };
 
 // Reads a call's message up to its inputs; false for an unusual one, which Python reads. A usual

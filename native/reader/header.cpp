@@ -85,6 +85,8 @@ class BinaryHeaderVisitor : public JsonHeaderVisitor {
 bool add_output(Bytes text, Bytes name, const Span& span, Header& header) {
   const std::int64_t count = header.output_count;
   if (count == kMaxOutputs) return false;
+  OutputPlace& place = header.places[count];
+  place = OutputPlace();
   if (!span.is_none()) {
     const auto* begin = reinterpret_cast<const char*>(text.data);
     for (std::int64_t at = 0; at < count; ++at) {
@@ -93,8 +95,7 @@ bool add_output(Bytes text, Bytes name, const Span& span, Header& header) {
           std::memcmp(begin + other.start, name.data, std::size_t(name.size)) == 0)
         return false;
     }
-    header.places[count] = {
-        {span.region.data - text.data, span.region.size}, span.begin(), span.bytes};
+    place = {{span.region.data - text.data, span.region.size}, span.begin(), span.bytes};
   }
   header.outputs[count] = {name.data - text.data, name.size};
   ++header.output_count;
@@ -102,13 +103,13 @@ bool add_output(Bytes text, Bytes name, const Span& span, Header& header) {
 }
 
 bool read_json_header(Bytes json, JsonHeader& header) {
-  header = JsonHeader();
+  clear(header);
   BinaryHeaderVisitor visitor(json, header);
   return visit_json(json, visitor);
 }
 
 bool read_header(Bytes message, Header& header) {
-  header = Header();
+  clear(header);
   HeaderVisitor visitor(message, header);
   return visit_request(message, visitor);
 }

@@ -1,9 +1,22 @@
 // Headers of requests.
 #pragma once
+#include <cstddef>
+#include <cstring>
+
 #include "abi/reader.h"
 #include "parameter.h"
 
 namespace sharded_infer {
+
+// Forgets what a header says. Its lists, of a kilobyte, stay: as many entries count as it has.
+inline void clear(Header& header) {
+  std::memset(static_cast<void*>(&header), 0, offsetof(Header, outputs));
+}
+
+inline void clear(JsonHeader& json) {
+  clear(json.header);
+  json.binary_default = json.binary_said = json.binary_wanted = 0;
+}
 
 // Whether the message, a ModelInferRequest, is usual; of its inputs only the ends are looked at.
 bool read_header(Bytes message, Header& header);

@@ -111,7 +111,7 @@ bool JsonTensors::read(Bytes json, JsonHeader& header) {
   tensors_.clear();
   spans_.clear();
   elements_.clear();
-  header = JsonHeader();
+  clear(header);
   JsonTensorVisitor visitor(json, header, *this);
   if (!is_small(json) || !visit_json(json, visitor)) return false;
   const std::uint8_t* at = elements_.data();

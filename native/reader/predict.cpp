@@ -25,7 +25,7 @@ constexpr std::int64_t kNumberKeyBytes = 8;
 }  // namespace
 
 bool read_predict_header(Bytes message, Header& header) {
-  header = Header();
+  clear(header);
   WireReader reader(message);
   std::uint32_t seen = 0;
   while (!reader.done()) {
@@ -65,8 +65,7 @@ bool read_predict_header(Bytes message, Header& header) {
         header.key = text;
         break;
       case kOutputNames:
-        if (header.output_count == kMaxOutputs) return false;
-        header.outputs[header.output_count++] = text;
+        if (!add_output(message, bytes, Span(), header)) return false;
         break;
       default: return false;
     }
