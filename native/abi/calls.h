@@ -48,7 +48,6 @@ struct RouteSettings {
   const char* const* outputs;
   std::int64_t output_count;
   const char* const* mapped_tables;  // those whose unknown ids are counted, as in `model`
-  std::int64_t reads_messages;       // 0: Python rewrites all of its messages
   std::int64_t refuses_non_finite;   // NaN and infinity
 };
 

@@ -11,27 +11,6 @@ namespace sharded_infer {
 
 struct Request;
 
-// UINT32 comes in our own protocol alone.
-enum Datatype : std::int32_t {
-  kNoDatatype = 0,
-  kInt64Type = 1,
-  kInt32Type = 2,
-  kFp32Type = 3,
-  kUint32Type = 4,
-  kBytesType = 5,
-};
-
-// A tensor that came by itself, in JSON or in shared memory.
-struct NamedTensor {
-  const std::uint8_t* name;
-  std::int64_t name_bytes;
-  const std::uint8_t* data;
-  std::int64_t data_bytes;
-  Datatype datatype;
-  std::int32_t rank;
-  std::int64_t sizes[2];
-};
-
 // A registered region of system shared memory, in bytes from its object's start.
 struct SharedRegion {
   const char* name;
@@ -98,14 +77,6 @@ struct Header {
   std::int64_t output_count;
   Text outputs[kMaxOutputs];
   OutputPlace places[kMaxOutputs];
-};
-
-// Header of a request in JSON, without model and version.
-struct JsonHeader {
-  Header header;
-  std::int64_t binary_default;  // outputs that say nothing are wanted in binary
-  std::int64_t binary_said;     // bit i: output i says it
-  std::int64_t binary_wanted;   // bit i: its choice
 };
 
 extern "C" {

@@ -19,8 +19,8 @@ extern "C" {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_calls[];
 const std::int64_t sharded_infer_layout_of_calls[] = {
-    161, 0xEFA40E15,
-    0x8F37EF4C, sizeof(sharded_infer::call::RouteSettings),
+    160, 0xEFA40E15,
+    0x28C83762, sizeof(sharded_infer::call::RouteSettings),
     offsetof(sharded_infer::call::RouteSettings, model),
     offsetof(sharded_infer::call::RouteSettings, queue),
     offsetof(sharded_infer::call::RouteSettings, name),
@@ -28,7 +28,6 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::RouteSettings, outputs),
     offsetof(sharded_infer::call::RouteSettings, output_count),
     offsetof(sharded_infer::call::RouteSettings, mapped_tables),
-    offsetof(sharded_infer::call::RouteSettings, reads_messages),
     offsetof(sharded_infer::call::RouteSettings, refuses_non_finite),
     0x5E523BFE, sizeof(sharded_infer::call::NamedRoute),
     offsetof(sharded_infer::call::NamedRoute, model),
@@ -355,15 +354,7 @@ const std::int64_t sharded_infer_layout_of_model[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_reader[];
 const std::int64_t sharded_infer_layout_of_reader[] = {
-    72, 0xCCBBC204,
-    0x94DA9357, sizeof(sharded_infer::NamedTensor),
-    offsetof(sharded_infer::NamedTensor, name),
-    offsetof(sharded_infer::NamedTensor, name_bytes),
-    offsetof(sharded_infer::NamedTensor, data),
-    offsetof(sharded_infer::NamedTensor, data_bytes),
-    offsetof(sharded_infer::NamedTensor, datatype),
-    offsetof(sharded_infer::NamedTensor, rank),
-    offsetof(sharded_infer::NamedTensor, sizes),
+    57, 0x60A71919,
     0x41EC2D26, sizeof(sharded_infer::SharedRegion),
     offsetof(sharded_infer::SharedRegion, name),
     offsetof(sharded_infer::SharedRegion, name_bytes),
@@ -413,11 +404,6 @@ const std::int64_t sharded_infer_layout_of_reader[] = {
     offsetof(sharded_infer::Header, output_count),
     offsetof(sharded_infer::Header, outputs),
     offsetof(sharded_infer::Header, places),
-    0x8C8FB197, sizeof(sharded_infer::JsonHeader),
-    offsetof(sharded_infer::JsonHeader, header),
-    offsetof(sharded_infer::JsonHeader, binary_default),
-    offsetof(sharded_infer::JsonHeader, binary_said),
-    offsetof(sharded_infer::JsonHeader, binary_wanted),
 };
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_scheduler[];

@@ -19,7 +19,6 @@ class Route {
         version_text(std::to_string(settings.version)),
         outputs(settings.outputs, settings.outputs + settings.output_count),
         mapped_tables(settings.mapped_tables, settings.mapped_tables + settings.model->mapped),
-        reads_messages(settings.reads_messages != 0),
         refuses_non_finite(settings.refuses_non_finite != 0),
         queue(settings.queue),
         decoding(*settings.model) {}
@@ -41,7 +40,7 @@ class Route {
   const std::int64_t version;
   const std::string version_text;
   const std::vector<std::string> outputs, mapped_tables;
-  const bool reads_messages, refuses_non_finite;
+  const bool refuses_non_finite;
   scheduler::SharedQueue* const queue;
   Request decoding;
   std::int64_t calls = 0;  // that refer to it

@@ -119,7 +119,7 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
   const Header& header = message.header.header;
   const Chosen chosen = choose_route(chance_of(event), message);
   Route* const route = chosen.route;
-  if (route == nullptr || !route->reads_messages) return Disposition::kLeft;
+  if (route == nullptr) return Disposition::kLeft;
   Call& call = acquire(*route);
   scheduler::Request& request = call.request;
   request.size_bytes = event.bytes;

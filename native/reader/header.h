@@ -8,6 +8,14 @@
 
 namespace sharded_infer {
 
+// Header of a request in JSON, without model and version.
+struct JsonHeader {
+  Header header;
+  std::int64_t binary_default;  // outputs that say nothing are wanted in binary
+  std::int64_t binary_said;     // bit i: output i says it
+  std::int64_t binary_wanted;   // bit i: its choice
+};
+
 // Forgets what a header says. Its lists, of a kilobyte, stay: as many entries count as it has.
 inline void clear(Header& header) {
   std::memset(static_cast<void*>(&header), 0, offsetof(Header, outputs));

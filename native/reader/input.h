@@ -8,6 +8,16 @@
 
 namespace sharded_infer {
 
+// UINT32 comes in our own protocol alone.
+enum Datatype : std::int32_t {
+  kNoDatatype = 0,
+  kInt64Type = 1,
+  kInt32Type = 2,
+  kFp32Type = 3,
+  kUint32Type = 4,
+  kBytesType = 5,
+};
+
 // Of a number.
 inline std::int64_t item_bytes(std::int32_t datatype) { return datatype == kInt64Type ? 8 : 4; }
 

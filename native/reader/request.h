@@ -24,6 +24,17 @@ namespace sharded_infer {
 
 class Regions;
 
+// A tensor that came by itself, in JSON.
+struct NamedTensor {
+  const std::uint8_t* name;
+  std::int64_t name_bytes;
+  const std::uint8_t* data;
+  std::int64_t data_bytes;
+  Datatype datatype;
+  std::int32_t rank;
+  std::int64_t sizes[2];
+};
+
 struct Tensor {
   const std::uint8_t* data;
   std::int64_t bytes;

@@ -31,7 +31,6 @@ class RouteSettings(ctypes.Structure):
         ("outputs", ctypes.c_void_p),
         ("output_count", ctypes.c_int64),
         ("mapped_tables", ctypes.c_void_p),
-        ("reads_messages", ctypes.c_int64),
         ("refuses_non_finite", ctypes.c_int64),
     )
 
@@ -234,7 +233,7 @@ class BatchEnd(ctypes.Structure):
 
 
 check_layout(LIBRARY, "calls", 0xEFA40E15, {
-    RouteSettings: 0x8F37EF4C,
+    RouteSettings: 0x28C83762,
     NamedRoute: 0x5E523BFE,
     WeightedRoute: 0x6E66263E,
     PlacedOutput: 0xDA6139FC,

@@ -1,35 +1,13 @@
 """native/abi/reader.h; written by native/abi/generate.py."""
 
 import ctypes
-from enum import IntEnum
 
 from kernels.native_library import check_layout, function_of
 from serving.abi import KEEPING_GIL, LIBRARY
 from serving.abi.model import Model
 
 
-class Datatype(IntEnum):
-    NO_DATATYPE = 0
-    INT64_TYPE = 1
-    INT32_TYPE = 2
-    FP32_TYPE = 3
-    UINT32_TYPE = 4
-    BYTES_TYPE = 5
-
-
 MAX_OUTPUTS = 16
-
-
-class NamedTensor(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_void_p),
-        ("name_bytes", ctypes.c_int64),
-        ("data", ctypes.c_void_p),
-        ("data_bytes", ctypes.c_int64),
-        ("datatype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("sizes", ctypes.c_int64 * 2),
-    )
 
 
 class SharedRegion(ctypes.Structure):
@@ -109,17 +87,7 @@ class Header(ctypes.Structure):
     )
 
 
-class JsonHeader(ctypes.Structure):
-    _fields_ = (
-        ("header", Header),
-        ("binary_default", ctypes.c_int64),
-        ("binary_said", ctypes.c_int64),
-        ("binary_wanted", ctypes.c_int64),
-    )
-
-
-check_layout(LIBRARY, "reader", 0xCCBBC204, {
-    NamedTensor: 0x94DA9357,
+check_layout(LIBRARY, "reader", 0x60A71919, {
     SharedRegion: 0x41EC2D26,
     Group: 0x681DFE7E,
     Layout: 0x678A6ED0,
@@ -127,7 +95,6 @@ check_layout(LIBRARY, "reader", 0xCCBBC204, {
     Text: 0x45846D36,
     OutputPlace: 0xD6968D1B,
     Header: 0x98004719,
-    JsonHeader: 0x8C8FB197,
 })
 read_header = function_of(
     KEEPING_GIL,

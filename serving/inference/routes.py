@@ -66,7 +66,6 @@ class Routes:
             ctypes.addressof(outputs),
             len(outputs),
             ctypes.addressof(tables),
-            reader.reads_compiled,
             reader.refuses_non_finite,
         )
         route = abi.calls_route(settings)

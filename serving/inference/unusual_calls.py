@@ -103,7 +103,7 @@ class UnusualCalls:
                     raise refused.error
                 return queued
 
-            if reader.reads_compiled and take(message, is_rewritten=False):
+            if take(message, is_rewritten=False):
                 return
             usual = reader.rewritten(message, memory, arrival.method.format)
             if not take(usual, is_rewritten=True):

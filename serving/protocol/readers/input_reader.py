@@ -22,7 +22,6 @@ class InputReader:
 
     Attributes:
         native: the compiled reader.
-        reads_compiled: it reads the usual messages.
         refuses_non_finite: requests with NaN or infinity are refused.
         mapped_tables: those whose unknown ids are counted.
         unknown_ids: float64 `[mapped tables]`, in the order of `spec.mapped_tables`: unknown raw
@@ -54,7 +53,6 @@ class InputReader:
         self.native = NativeReader(
             spec, max_batch=max_batch, limits=limits, id_maps=id_maps, unknown_ids=unknown
         )
-        self.reads_compiled = self.backend == "native"
         self._portable = PortableReader(
             spec, max_batch=max_batch, limits=limits, id_maps=id_maps, unknown_ids=unknown
         )
@@ -79,7 +77,7 @@ class InputReader:
             NotFoundError: an input lies in a shared memory region that is not registered.
             RequestTooLargeError: more samples, ids or inputs than allowed.
         """
-        found = self.native.read_message(message, form) if self.reads_compiled else None
+        found = self.native.read_message(message, form) if self.backend == "native" else None
         if found is None:
             found = self._portable.read_message(message, shared, form)
         if self._finite is not None:
