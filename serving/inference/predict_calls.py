@@ -283,8 +283,12 @@ class FinishedBatch:
     """
 
     __slots__ = (
-        *("_finished", "counted", "decode_seconds", "encode_seconds"),
-        *("failed", "slowest_seconds"),
+        "_finished",
+        "counted",
+        "decode_seconds",
+        "encode_seconds",
+        "failed",
+        "slowest_seconds",
     )
 
     def __init__(self, finished: abi.Finished, batch: CallBatch) -> None:
