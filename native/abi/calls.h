@@ -117,7 +117,7 @@ struct TracedCall {
   std::int64_t drawn;  // its client does not decide
 };
 
-// Calls among a transport's events, until the next `take`.
+// Calls among a transport's events, until the next `take` of the thread.
 struct Taken {
   std::int64_t queued;
   const std::int64_t* left;  // positions of the events that Python handles; -1 - position: it is

@@ -152,11 +152,11 @@ class Calls {
   Regions regions_;
   std::deque<Call> calls_;
   std::vector<std::int64_t> free_;  // handles
-  // Of the last `take`.
-  std::vector<std::int64_t> left_;
-  std::vector<TakenRoute> taken_;
-  std::vector<TracedCall> traced_calls_;
-  std::vector<scheduler::Request*> cancelled_;
+  // What `Taken` refers to. Of each thread: another may take before this one has read it.
+  inline static thread_local std::vector<std::int64_t> left_;
+  inline static thread_local std::vector<TakenRoute> taken_;
+  inline static thread_local std::vector<TracedCall> traced_calls_;
+  std::vector<scheduler::Request*> cancelled_;  // of the last `take`
 };
 
 }  // namespace sharded_infer::call

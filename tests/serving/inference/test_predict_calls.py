@@ -1,6 +1,7 @@
 """Calls that compiled code reads, compared with those that Python reads."""
 
 import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from serving.abi import calls as abi
 from serving.abi.calls import Sender
 from serving.errors import DeadlineError
 from serving.inference.data_plane import DataPlane
@@ -464,6 +466,25 @@ class Beside:
         while (one := self.shadows.take()) is not None:
             found.append(one[0])
         return found
+
+
+def test_what_one_thread_has_taken_stays_while_another_takes(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, others = abi.calls_take, list[int]()
+
+    def interrupted(*arguments: Any) -> None:
+        take(*arguments)
+        if threading.current_thread() is threading.main_thread():
+            beside = partial(place.wire.take, place.take, [message(1)])
+            thread = threading.Thread(target=lambda: others.extend(beside()[1]))
+            thread.start()
+            thread.join()
+
+    monkeypatch.setattr(abi, "calls_take", interrupted)
+    _, left = place.wire.take(place.take, [message(1), b"\xff", message(2)])
+    assert left == [1] and others == []
+    place.own.work_off()
 
 
 def test_messages_and_scores_are_kept_for_a_shadow_when_their_answers_are_sent(
