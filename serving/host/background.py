@@ -58,23 +58,20 @@ def run_beside_requests(task: Callable[[], Result]) -> Result:
     The threads of requests need the interpreter lock, which a thread on idle cores alone would keep
     for as long as other processes take the core.
     """
-    lowered = run_when_idle if _idle_share() >= _LEAST_IDLE else lower_priority
-    with ThreadPoolExecutor(1, "beside-requests", lowered) as thread:
+    with ThreadPoolExecutor(1, "beside-requests", run_when_idle) as thread:
+        if thread.submit(_core_share).result() >= _LEAST_IDLE:
+            return thread.submit(task).result()
+    with ThreadPoolExecutor(1, "beside-requests", lower_priority) as thread:
         return thread.submit(task).result()
 
 
-def _idle_share() -> float:
-    """Processor time for each second of a hash, which needs no lock, on an idle core."""
-
-    def measured() -> float:
-        began, used = monotonic(), thread_time()
-        # A thread that runs already may keep the core until the next tick.
-        sleep(0.001)
-        hashlib.sha256(bytes(_PROBED_BYTES))
-        return (thread_time() - used) / (monotonic() - began)
-
-    with ThreadPoolExecutor(1, "idle-share", run_when_idle) as thread:
-        return thread.submit(measured).result()
+def _core_share() -> float:
+    """The calling thread's share of a core during a hash, which needs no lock."""
+    began, used = monotonic(), thread_time()
+    # A thread that runs already may keep the core until the next tick.
+    sleep(0.001)
+    hashlib.sha256(bytes(_PROBED_BYTES))
+    return (thread_time() - used) / (monotonic() - began)
 
 
 @contextmanager
