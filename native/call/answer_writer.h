@@ -18,7 +18,7 @@ struct CallScores {
   std::vector<std::pair<const char*, std::int64_t>> unknown_ids;
 };
 
-// Those of some samples of an output.
+// The bytes of one output's scores for some samples.
 std::string_view bytes_of(const Scores& scores, std::int64_t first, std::int64_t samples);
 
 // The status and headers of an answer over HTTP, each with its line break. `json_bytes` are those

@@ -46,7 +46,7 @@ bool Calls::take_read(const ReadCall& read, double now, scheduler::Refused& refu
   message.form = read.is_rewritten != 0 || read.form != kPredict ? kInfer : kPredict;
   message.bytes = {reinterpret_cast<const std::uint8_t*>(read.message), read.message_bytes};
   message.header.header.reports_unknown = read.reports_unknown;
-  // Those of a rewritten message were counted before.
+  // The limit of inputs was checked before the message was rewritten.
   if (read.is_rewritten != 0) route.decoding.most_inputs = route.model().inputs();
   // Inputs in shared memory are kept for no other version, which Python counts.
   const bool is_read =

@@ -67,7 +67,7 @@ class Calls {
   }
 
   void take(Sender sender, const transport::Event* events, std::int64_t count, Taken& taken);
-  // Whether the call was queued. Without a refusal its message is unusual.
+  // True: queued. False without a refusal: the message is unusual.
   bool take_read(const ReadCall& read, double now, scheduler::Refused& refused);
   void begin(double now, Begun& begun);
   // Waiting calls whose deadlines have passed, as batches; null: there are none.
@@ -152,7 +152,7 @@ class Calls {
   Regions regions_;
   std::deque<Call> calls_;
   std::vector<std::int64_t> free_;  // handles
-  // What `Taken` refers to. Of each thread: another may take before this one has read it.
+  // Buffers of `Taken`, for each thread: others may take before it has read them.
   inline static thread_local std::vector<std::int64_t> left_;
   inline static thread_local std::vector<TakenRoute> taken_;
   inline static thread_local std::vector<TracedCall> traced_calls_;

@@ -236,7 +236,7 @@ bool PredictInputs::set(Tensor& tensor, Bytes bytes, std::int32_t datatype) {
   return true;
 }
 
-// Whether the input has not come before.
+// Marks an input as present; false for a repeated one.
 bool PredictInputs::take(std::int32_t input) {
   if (request_.present[input]) return false;
   request_.present[input] = 1;

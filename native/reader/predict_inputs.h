@@ -24,7 +24,7 @@ class PredictInputs {
 
   std::int64_t inputs() const { return inputs_; }
 
-  // Whether candidates' dense inputs have a row for each: one row for many is the user's to send.
+  // True if dense inputs of candidates have a row for each; a single row belongs to the user.
   // Numbers that were divided evenly were so among all candidates.
   bool has_row_for_each() const {
     return (candidates_ <= 1 || !single_row_) && (divided_ == 0 || divided_ == candidates_);

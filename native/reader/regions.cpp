@@ -21,7 +21,7 @@ class ObjectFile {
   ObjectFile(const ObjectFile&) = delete;
   ObjectFile& operator=(const ObjectFile&) = delete;
 
-  // Whether it is the object of an identity, and has as many bytes at least.
+  // True for the object with this identity and at least `bytes`.
   bool is(std::uint64_t device, std::uint64_t inode, std::int64_t bytes) const {
     struct stat status{};
     return file_ >= 0 && fstat(file_, &status) == 0 && S_ISREG(status.st_mode) &&

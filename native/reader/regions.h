@@ -18,7 +18,7 @@ class Regions {
   void set(const SharedRegion* regions, std::int64_t count, std::int64_t most_bytes);
   std::int64_t most_bytes() const { return most_bytes_; }
 
-  // Whether there is a region of that name, and the span lies in it.
+  // True for a span inside a registered region.
   bool holds(const Span& span) const { return find(span) != nullptr; }
   // Appends a copy of a span. False where it is not held, or its object was replaced or is shorter.
   bool read(const Span& span, std::vector<std::uint8_t>& to) const;

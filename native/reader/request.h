@@ -108,7 +108,7 @@ struct Request : InputParts {
   bool scan_predict(Bytes message);
   // As `scan`, of JSON and the tensors' bytes behind it, in the order of the inputs.
   bool scan_body(Bytes body, std::int64_t json_bytes);
-  // As `scan`, of tensors, some of which have a span in place of data.
+  // As `scan`, of tensors with data, or with spans in shared memory.
   bool scan_tensors(const NamedTensor* named, std::int64_t count, const Span* spans = nullptr);
   // Whether its lengths and ids fit too; `out` has `layout.words` words.
   bool fill(std::int64_t* out);

@@ -102,7 +102,7 @@ class TensorVisitor {
   std::int64_t inputs() const { return inputs_; }
 
  private:
-  // Whether Python would read the message, whose parts it counts.
+  // Checks the limits of a message's parts (message_size.h), once.
   bool is_within_limits() {
     if (!is_counted_) is_counted_ = check_size(*model_.message_limits, message_) == kWithinLimits;
     return is_counted_;

@@ -29,7 +29,7 @@ def merge_inputs(inputs: Sequence[ModelInput]) -> ModelInput:
     features, `repeats` has their batch sizes. Raises InternalError for unchecked ids or merged
     batches.
     """
-    if not inputs or not all(one.ids_checked and one.repeats is None for one in inputs):
+    if not inputs or any(not each.ids_checked or each.repeats is not None for each in inputs):
         raise InternalError("a merge takes one or more requests whose ids are checked")
     if len(inputs) == 1:
         return inputs[0]
