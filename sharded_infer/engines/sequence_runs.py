@@ -148,8 +148,8 @@ def part_of(
     def taken(array: Tensor) -> Tensor:
         return array[samples, positions].contiguous()
 
-    numbers = tuple(map(taken, sequence.numbers))
-    return SequenceRows(taken(sequence.rows), lengths, numbers, spec.shortest)
+    companions = tuple(map(taken, sequence.companions))
+    return SequenceRows(taken(sequence.rows), lengths, companions, spec.shortest)
 
 
 def _positions(spec: SequenceSpec, longest: int, padded: int, grain: int) -> slice:

@@ -23,10 +23,12 @@ class ZeroPadding:
     """
 
     def __init__(self, spec: ModelSpec) -> None:
+        with_ids = {name for sequence in spec.sequences.values() for name in sequence.ids}
         self._features = {
             number: feature
-            for number, feature in enumerate(spec.input_features)
-            if feature.name not in spec.sequence_numbers and feature.table.padding_idx is None
+            for number, feature in enumerate(spec.table_features)
+            # A tower that gets ids can tell padding.
+            if feature.name not in with_ids and feature.table.padding_idx is None
         }
         self._batches = _MOST_BATCHES if self._features else 0
         self._samples: Counter[int] = Counter()

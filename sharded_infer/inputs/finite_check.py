@@ -13,7 +13,8 @@ class FiniteCheck:
     def __init__(self, spec: ModelSpec) -> None:
         self._features = [feature.name for feature in spec.input_features]
         # Positions of numbers in jagged inputs.
-        self._numbers = frozenset(range(len(spec.table_features), len(self._features)))
+        numbers = spec.sequence_numbers
+        self._numbers = frozenset(at for at, name in enumerate(self._features) if name in numbers)
         self._dense = tuple(spec.dense.inputs)
         self._refuses = spec.serving.non_finite == "refuse"
 

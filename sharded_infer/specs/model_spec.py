@@ -24,13 +24,14 @@ from sharded_infer.specs.quantization_spec import GateSpec as GateSpec
 from sharded_infer.specs.quantization_spec import OutputGate as OutputGate
 from sharded_infer.specs.quantization_spec import QuantizationSpec as QuantizationSpec
 from sharded_infer.specs.release_spec import ReleaseSpec
-from sharded_infer.specs.sequence_input import LENGTHS, SequenceInput
+from sharded_infer.specs.sequence_input import IDS, LENGTHS, SequenceInput
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.specs.table_spec import FeatureSpec as FeatureSpec
 from sharded_infer.specs.table_spec import TableSpec as TableSpec
 
 _SHOWN_FEATURES = 8  # in an error
 _FP32_NUMBERS = 2**32
+_MOST_IDS = 2**47  # of a feature whose ids are the tower's input
 
 
 _STRICT = ConfigDict(extra="forbid")
@@ -173,6 +174,7 @@ class ModelSpec:
                 {name} & {*self.dense.inputs, *self.sequence_numbers}
             ):
                 raise ValueError(f"sequences: {name}: the tower has another input {min(clash)!r}")
+            self._check_ids(name, sequence)
         allowed = {*self.sequences, *self.dense.inputs, *(f.name for f in self.features)}
         if unknown := [one for one in self.tower.user_inputs if one not in allowed]:
             raise ValueError(
@@ -180,6 +182,21 @@ class ModelSpec:
                 f"{did_you_mean(unknown[0], allowed)}"
             )
         return self
+
+    def _check_ids(self, name: str, sequence: SequenceSpec) -> None:
+        mapped = {f.name: f.table.name for f in self.sequence_features if f.table.id_map}
+        if raw := [feature for feature in sequence.ids if feature in mapped]:
+            raise ValueError(
+                f"sequences: {name}: ids: expected features whose ids are rows, got {raw[0]!r} of "
+                f"table {mapped[raw[0]]!r}, which has an id_map"
+            )
+        others = {*self.dense.inputs, *self.sequence_numbers, *self.sequences}
+        others |= {table.name for table in self.tables}
+        if clash := sorted({feature + IDS for feature in sequence.ids} & others):
+            raise ValueError(
+                f"sequences: {name}: ids: the tower's input {clash[0]!r} has the name of a table "
+                "or another input"
+            )
 
     @property
     def features(self) -> tuple[FeatureSpec, ...]:
@@ -222,6 +239,7 @@ class ModelSpec:
                 fixed=one.pad_to == "max_length",
                 dense=one.dense,
                 min_length=one.shortest,
+                ids=one.ids,
             )
             for name, one in self.sequences.items()
         }
@@ -233,9 +251,10 @@ class ModelSpec:
 
     @property
     def input_features(self) -> tuple[FeatureSpec, ...]:
-        """The content of jagged inputs: `table_features`, then the numbers of sequences.
+        """The content of jagged inputs: `table_features`, then numbers and ids of sequences.
 
-        The bits of an fp32 number serve as an id of a table of 2^32 rows.
+        The bits of an fp32 number serve as an id of a table of 2^32 rows. Ids that the tower gets
+        are those of one more table of their feature.
         """
         if not self.sequences:
             return self.features
@@ -244,7 +263,12 @@ class ModelSpec:
             for name, one in self.sequences.items()
             for member, width in one.dense.items()
         )
-        return (*self.table_features, *numbers)
+        ids = (
+            FeatureSpec(member, TableSpec(member + IDS, _MOST_IDS, 1), name)
+            for name, sequence in self.sequences.items()
+            for member in sequence.ids
+        )
+        return (*self.table_features, *numbers, *ids)
 
     @property
     def sparse_inputs(self) -> tuple[str, ...]:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["LENGTHS", "SequenceInput"]
+__all__ = ["IDS", "LENGTHS", "SequenceInput"]
 
 # Suffix of the input with a sequence's lengths.
 LENGTHS = "_lengths"
+# Suffix of the input with a feature's ids.
+IDS = "_ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class SequenceInput:
         fixed: L is always `max_length`; else that of the batch's longest sequence, at least 1.
         dense: name and width of each dense companion.
         min_length: the fewest positions that a sample uses.
+        ids: features whose ids are inputs too.
     """
 
     width: int
@@ -26,6 +29,7 @@ class SequenceInput:
     fixed: bool = False
     dense: Mapping[str, int] = field(default_factory=dict)
     min_length: int = 0
+    ids: tuple[str, ...] = ()
 
     @property
     def grows(self) -> bool:

@@ -56,6 +56,9 @@ def dump_spec(spec: ModelSpec) -> dict[str, Any]:
     # Older readers refuse the key.
     if spec.release.is_empty:
         del values["release"]
+    for sequence in values["sequences"].values():
+        if not sequence["ids"]:
+            del sequence["ids"]
     if not spec.sequences:
         del values["sequences"]
     if not spec.tower.user_inputs:

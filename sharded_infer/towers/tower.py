@@ -209,10 +209,11 @@ def export_tower(
 
     Args:
         module: its `forward` takes the inputs of `TowerInputs` by name: fp32 `[B, width]` for
-            each dense input, `[B, L, width]` and int64 lengths `[B]` for each sequence, and fp32
-            `[B, embedding_width]` as `embeddings`, which it may leave out if that is 0. It returns
-            an fp32 tensor `[B]` or `[B, K]`, or a dict of them by output name. It is not changed:
-            a copy is exported, on the CPU and in eval mode.
+            each dense input, `[B, L, width]` and int64 lengths `[B]` for each sequence, int64 ids
+            `[B, L]` for each feature that has them, and fp32 `[B, embedding_width]` as
+            `embeddings`, which it may leave out if that is 0. It returns an fp32 tensor `[B]` or
+            `[B, K]`, or a dict of them by output name. It is not changed: a copy is exported, on
+            the CPU and in eval mode.
         dense: name and width of each dense input.
         outputs: the names of the outputs, in the order in which the program returns them.
         precision: of the inner matrix products.

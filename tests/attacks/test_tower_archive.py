@@ -340,6 +340,8 @@ ODD: list[tuple[Change, str]] = [
     (of_sequence(max_length=2**64), "at most 64 bits"),
     (of_sequence(fixed=1), "fixed: expected true or false"),
     (of_sequence(dense={"b": "1"}), "b: expected an integer"),
+    (of_sequence(ids="b"), "ids: expected an array"),
+    (of_sequence(ids=[1]), r"ids\[0\]: expected a string"),
     (of_weight(dtype=9), "expected a dtype among"),
     (of_weight(layout=1), "expected the strided layout"),
     (of_weight(sizes=[{"as_int": 5}, {"as_int": 4}]), "needs 20 elements, its entry holds 16"),
@@ -494,6 +496,25 @@ def test_a_program_that_says_more_than_it_takes_is_refused(sequential: Entries, 
     written(edited(sequential, MODEL, fixed), path)
     with pytest.raises(TowerError, match="for a length of 9 alone: set max_length = 9 and pad_to"):
         loaded(path, history=SequenceInput(4, 8, fixed=True))
+    written(edited(sequential, MODEL, said({"history": SEQUENCE | {"ids": ["a"]}})), path)
+    with pytest.raises(TowerError, match=r"ids = \[\], the program was exported for \['a'\]"):
+        loaded(path, history=SequenceInput(4, 9))
+    with pytest.raises(TowerError, match=r"3 inputs .*a_ids.*, the program has 2|4 inputs"):
+        loaded(path, history=SequenceInput(4, 9, ids=("a",)))
+
+
+class OfAges(nn.Module):
+    def forward(
+        self, history: torch.Tensor, a_ids: torch.Tensor, **_: torch.Tensor
+    ) -> torch.Tensor:
+        return torch.einsum("blw,bl->b", history, a_ids.flatten(1))
+
+
+def test_a_program_that_takes_numbers_where_it_says_ids_is_refused(path: Path) -> None:
+    entries = exported(OfAges(), width=0, history=SequenceInput(4, 9, dense={"a_ids": 1}))
+    written(edited(entries, MODEL, said({"history": SEQUENCE | {"ids": ["a"]}})), path)
+    with pytest.raises(TowerError, match="fails on inputs of shapes .*Float but found Long"):
+        loaded(path, history=SequenceInput(4, 9, ids=("a",)))
 
 
 class OfNumbers(nn.Module):

@@ -230,6 +230,10 @@ def renamed_sequence(document: Document) -> None:
         (of_sequence(max_length=2**16 + 1), "sequences: seen: max_length: "),
         (of_sequence(dense={"age": 2**40}), "sequences: seen: dense: age: "),
         (of_sequence(pad="both"), "sequences: seen: pad: "),
+        (of_sequence(ids=["user"]), "ids: 'user' is not one of the sequence's features: clicks"),
+        (of_sequence(ids=["clicks", "clicks"]), "ids: feature 'clicks' is named more than once"),
+        (of_sequence(ids="clicks"), "sequences: seen: ids: "),
+        (of_sequence(ids=["clicks"], dense={"clicks_ids": 1}), "'clicks_ids' has the name of a"),
         (of_sequence(pickle="os.system"), "sequences: seen: pickle: "),
         # A tower of other sequences.
         *(
@@ -238,6 +242,7 @@ def renamed_sequence(document: Document) -> None:
                 of_sequence(max_length=17),
                 of_sequence(dense={"age": 2}),
                 of_sequence(dense={"years": 1}),
+                of_sequence(ids=["clicks"]),
                 of_sequence(features=["clicks"]),
                 of_sequence(pad_to="max_length", max_length=20),
                 renamed_sequence,

@@ -91,8 +91,8 @@ SPEC = ModelSpec(
     tower=TowerSpec(user_inputs=("seen",)),
     quantization=QuantizationSpec("fp32"),
     sequences={
-        "seen": SequenceSpec(20, features=("clicks", "kind"), dense={"age": 1}),
-        "shops": SequenceSpec(4, features=("shop",), keep="first", pad="left"),
+        "seen": SequenceSpec(20, ("clicks", "kind"), dense={"age": 1}, ids=("clicks",)),
+        "shops": SequenceSpec(4, features=("shop",), keep="first", pad="left", ids=("shop",)),
     },
 )
 # By rows, by columns, and whole on either host; the table without a default row stays.
@@ -107,18 +107,21 @@ SHARDS = (
 
 
 class Tower(nn.Module):
-    """Sums of small numbers, which are exact in any order."""
+    """Sums of small numbers, which are exact in any order; some ids hide their rows."""
 
     def forward(
         self,
         seen: Tensor,
         seen_lengths: Tensor,
         age: Tensor,
+        clicks_ids: Tensor,
         shops: Tensor,
         shops_lengths: Tensor,
+        shop_ids: Tensor,
         embeddings: Tensor,
     ) -> Tensor:
-        rows = (seen * age).sum((1, 2)) + shops.sum((1, 2))
+        age = age * (clicks_ids % 3 != 0).unsqueeze(2)
+        rows = (seen * age).sum((1, 2)) + (shops * (shop_ids > 2).unsqueeze(2)).sum((1, 2))
         return rows + embeddings.sum(1) + (seen_lengths + shops_lengths).to(torch.float32)
 
 
@@ -176,9 +179,9 @@ class Trained:
             score = total("item", candidate)
             kept = list(zip(clicks[sample], kinds[sample], ages[sample], strict=True))[-20:]
             for click, kind, age in kept:
-                score += (total("item", click) + total("kind", kind)) * age
+                score += (total("item", click) + total("kind", kind)) * age * (click % 3 != 0)
             first = shops[sample][:4]
-            score += sum(total("shop", shop) for shop in first)
+            score += sum(total("shop", shop) for shop in first if shop > 2)
             for raw, weight in zip(users[sample], weights[sample], strict=True):
                 if is_lost:
                     # It is not known which of them the host would know: all count.

@@ -29,7 +29,7 @@ SPEC = ModelSpec(
     DenseSpec({"price": 1}),
     sequences={
         # Named as one of its features, or otherwise.
-        "history": SequenceSpec(9, ("history", "action"), {"age": 1, "pair": 2}),
+        "history": SequenceSpec(9, ("history", "action"), {"age": 1, "pair": 2}, ids=("history",)),
         "past": SequenceSpec(4, ("query", "shop"), {"spent": 1}),
     },
 )

@@ -5,8 +5,8 @@ every lookup that pools bags also looks sequences up.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 
 Ints = NDArray[np.int64]
+_N = TypeVar("_N", np.float32, np.int64)
 
 # Lengths of a batch are rounded up, because towers prepare for each new length.
 GRAIN = 8
@@ -28,14 +29,15 @@ class LaidOut(NamedTuple):
     Attributes:
         bags: of each position of each of its features: lengths `[F, B * L]` of 0 or 1.
         lengths: int64 `[B]`, at most the spec's `max_length`.
-        numbers: fp32 `[B, L, width]` of each dense input, zeros where padded.
+        companions: fp32 `[B, L, width]` of each dense input, then int64 `[B, L]` of each feature
+            whose ids are inputs; zeros where padded.
         padded_length: L.
         width: columns of a position's rows.
     """
 
     bags: JaggedBatch
     lengths: Ints
-    numbers: tuple[NDArray[np.float32], ...]
+    companions: tuple[NDArray[np.float32] | Ints, ...]
     padded_length: int
     width: int
     shortest: int
@@ -50,6 +52,7 @@ class _Place(NamedTuple):
     width: int  # of the rows
     widths: tuple[int, ...]  # of the numbers
     raw: tuple[bool, ...]  # whether any id of a feature is one, -1 too
+    ids: tuple[int, ...]  # features whose ids are the tower's inputs
 
 
 class SequenceLayout:
@@ -62,10 +65,11 @@ class SequenceLayout:
             _Place(
                 one,
                 tuple(i for i, f in enumerate(features[:rows]) if f.sequence == name),
-                tuple(i for i, f in enumerate(features) if i >= rows and f.sequence == name),
+                tuple(i for i, f in enumerate(features) if f.name in one.dense),
                 sum(f.table.dim for f in features[:rows] if f.sequence == name),
                 tuple(one.dense.values()),
                 tuple(f.table.name in raw for f in features[:rows] if f.sequence == name),
+                tuple(i for i, f in enumerate(features) if i >= rows and f.name in one.ids),
             )
             for name, one in spec.sequences.items()
         )
@@ -133,14 +137,21 @@ def _laid_out(
             row[targets] = there
             chosen = chosen[there]
         values.append(chosen)
-    numbers = []
+    companions: list[NDArray[np.float32] | Ints] = []
+    shape = len(lengths), padded
     for feature, width in zip(place.numbers, place.widths, strict=True):
         bits, of_feature = parts[feature]
         _check(of_feature, lengths, width)
-        numbers.append(_numbers(bits, width, sources, targets, (len(lengths), padded)))
+        floats = bits.astype(np.uint32).view(np.float32).reshape(-1, width)
+        companions.append(_in_places(floats, sources, targets, shape))
+    for feature in place.ids:
+        ids, of_feature = parts[feature]
+        _check(of_feature, lengths)
+        # A copy: a user's kept state may be a view of them.
+        companions.append(_in_places(ids.copy(), sources, targets, shape))
     joined = values[0] if len(values) == 1 else np.concatenate(values)
     bags = JaggedBatch.trusted(place.features, joined, grid, None)
-    return LaidOut(bags, kept, tuple(numbers), padded, place.width, spec.shortest)
+    return LaidOut(bags, kept, tuple(companions), padded, place.width, spec.shortest)
 
 
 def _places(
@@ -163,15 +174,16 @@ def _places(
     return counted + np.repeat(first - begins, kept), counted + np.repeat(starts - begins, kept)
 
 
-def _numbers(
-    bits: Ints, width: int, sources: Ints | slice, targets: Ints | slice, shape: Sequence[int]
-) -> NDArray[np.float32]:
-    floats = bits.astype(np.uint32).view(np.float32).reshape(-1, width)
-    if isinstance(targets, slice) and targets == slice(0, shape[0] * shape[1]):
-        return floats[sources].reshape(*shape, width)
-    found = np.zeros((shape[0] * shape[1], width), np.float32)
-    found[targets] = floats[sources]
-    return found.reshape(*shape, width)
+def _in_places(
+    values: NDArray[_N], sources: Ints | slice, targets: Ints | slice, shape: tuple[int, int]
+) -> NDArray[_N]:
+    """Values of each id, `[N, ...]`, as `[B, L, ...]`."""
+    count = shape[0] * shape[1]
+    if isinstance(targets, slice) and targets == slice(0, count):
+        return values[sources].reshape(*shape, *values.shape[1:])
+    padded = np.zeros((count, *values.shape[1:]), values.dtype)
+    padded[targets] = values[sources]
+    return padded.reshape(*shape, *values.shape[1:])
 
 
 def _check(lengths: Ints, expected: Ints, width: int = 1) -> None:

@@ -18,13 +18,14 @@ class SequenceRows(NamedTuple):
     Attributes:
         rows: fp32 `[B, L, width]`, its features side by side; zeros where padded.
         lengths: int64 `[B]`.
-        numbers: fp32 `[B, L, K]` of each of its dense inputs.
+        companions: fp32 `[B, L, K]` of each of its dense inputs, then int64 `[B, L]` of each
+            feature whose ids are inputs.
         shortest: the length of samples that pad a batch.
     """
 
     rows: Tensor
     lengths: Tensor
-    numbers: tuple[Tensor, ...]
+    companions: tuple[Tensor, ...]
     shortest: int = 0
 
     @classmethod
@@ -34,14 +35,14 @@ class SequenceRows(NamedTuple):
         return cls(
             torch.empty(len(lengths), laid_out.padded_length, laid_out.width),
             tensor_of(lengths),
-            tuple([tensor_of(one) for one in laid_out.numbers]),
+            tuple([tensor_of(one) for one in laid_out.companions]),
             laid_out.shortest,
         )
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """The tower's inputs, in the order of `ModelSpec.sequence_inputs`."""
-        return (self.rows, self.lengths, *self.numbers)
+        return (self.rows, self.lengths, *self.companions)
 
     def spread(self, samples: int, rows: int, repeats: Tensor | None) -> "SequenceRows":
         """B `samples` padded with zeros to `rows`.
@@ -60,9 +61,12 @@ class SequenceRows(NamedTuple):
         more = min(length, spec.max_length) - self.rows.shape[1]
         if more <= 0:
             return self
-        pads = (0, 0, more, 0) if spec.pad == "left" else (0, 0, 0, more)
-        rows, *numbers = (pad(array, pads) for array in (self.rows, *self.numbers))
-        return self._replace(rows=rows, numbers=tuple(numbers))
+        pads = (more, 0) if spec.pad == "left" else (0, more)
+        rows, *companions = (
+            pad(array, (*(0, 0) * (array.dim() - 2), *pads))
+            for array in (self.rows, *self.companions)
+        )
+        return self._replace(rows=rows, companions=tuple(companions))
 
 
 def tower_inputs(
@@ -96,7 +100,8 @@ def taken_apart(
 ) -> tuple[Tensor, list[SequenceRows]]:
     """The inverse of `side_by_side`, with new rows.
 
-    `width` is that of the pooled embeddings; shapes, lengths and numbers are those of `sequences`.
+    `width` is that of the pooled embeddings; shapes, lengths and companions are those of
+    `sequences`.
     """
     widths = [width, *(one.rows.shape[1] * one.rows.shape[2] for one in sequences)]
     pooled, *parts = torch.split(joined, widths, dim=1)

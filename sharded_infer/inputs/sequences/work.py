@@ -20,7 +20,8 @@ class BatchWork:
     def __init__(self, spec: ModelSpec) -> None:
         features = spec.input_features
         names = {sequence.features[0]: name for name, sequence in spec.sequences.items()}
-        of_features = [names.get(feature.name) for feature in features]
+        # A feature of several tables counts once.
+        of_features = [names.pop(feature.name, None) for feature in features]
         self.longest = np.array(
             [0 if name is None else spec.sequences[name].max_length for name in of_features],
             np.int64,

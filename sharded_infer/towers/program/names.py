@@ -151,6 +151,7 @@ def _sequences_record(sequences: Mapping[str, SequenceInput]) -> dict[str, Any]:
             "dense": dict(one.dense),
         }
         | ({"min_length": one.min_length} if one.min_length else {})
+        | ({"ids": list(one.ids)} if one.ids else {})
         for name, one in sequences.items()
     }
 
@@ -167,12 +168,14 @@ def _parse_sequences(names: Element) -> Mapping[str, SequenceInput]:
 
 
 def _parse_sequence(found: Element) -> SequenceInput:
+    ids = dict(found.members()).get("ids")
     return SequenceInput(
         width=_size(found.field("width")),
         max_length=_size(found.field("max_length")),
         fixed=found.field("fixed").boolean(),
         dense={name: _size(width) for name, width in found.field("dense").members()},
         min_length=sum(value.count() for name, value in found.members() if name == "min_length"),
+        ids=() if ids is None else tuple(feature.text() for feature in ids.elements()),
     )
 
 
@@ -204,6 +207,7 @@ def check_sequences(
         for what, one, other in (
             ("width", found.width, wanted.width),
             ("dense", dict(found.dense), dict(wanted.dense)),
+            ("ids", list(found.ids), list(wanted.ids)),
         ):
             if one != other:
                 raise TowerError(

@@ -4,6 +4,7 @@ dense        fp32 [B, width]        each dense input
 sequence     fp32 [B, L, width]     each sequence: its members' rows, and
   lengths    int64 [B]              <name>_lengths: the positions in use, 0 to L
   companion  fp32 [B, L, width]     each of its dense companions
+  ids        int64 [B, L]           <feature>_ids: of each of its features that has them
 embeddings   fp32 [B, width]        always the last
 """
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from sharded_infer.errors import TowerError
-from sharded_infer.specs.sequence_input import LENGTHS, SequenceInput
+from sharded_infer.specs.sequence_input import IDS, LENGTHS, SequenceInput
 
 # Name of the last input.
 EMBEDDINGS: Final = "embeddings"
@@ -45,7 +46,7 @@ class TowerInputs:
 
     @property
     def widths(self) -> Mapping[str, int]:
-        """Last size of each input but the lengths."""
+        """Last size of each input but lengths and ids."""
         return {one.name: one.width for one in self._shapes() if one.width is not None}
 
     @property
@@ -95,8 +96,8 @@ class TowerInputs:
         """
         return [
             torch.full((ZEROS_BATCH,), shape.positions(lengths), device=device)
-            if shape.width is None
-            else torch.zeros(shape.sizes(ZEROS_BATCH, lengths), device=device)
+            if shape.are_lengths
+            else torch.zeros(shape.sizes(ZEROS_BATCH, lengths), dtype=shape.dtype, device=device)
             for shape in self._shapes()
         ]
 
@@ -104,13 +105,15 @@ class TowerInputs:
         """Random inputs, the same at every call; `lengths` has each sequence's positions.
 
         The first sample's sequences use all positions, the second one's as few as are allowed,
-        others any number.
+        others any number. Ids are 0 or 1, which a table of any size in the tower has.
         """
         generator = torch.Generator().manual_seed(batch)
 
         def made(shape: _Shape) -> Tensor:
             if shape.width is not None:
                 return torch.randn(shape.sizes(batch, lengths), generator=generator)
+            if not shape.are_lengths:
+                return torch.randint(0, 2, shape.sizes(batch, lengths), generator=generator)
             most = shape.positions(lengths)
             least = 0 if shape.sequence is None else self.shortest[shape.sequence]
             used = torch.randint(least, most + 1, (batch,), generator=generator)
@@ -120,25 +123,25 @@ class TowerInputs:
         return [made(shape) for shape in self._shapes()]
 
     def empty(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Bool `[B]`: samples of such inputs with a sequence of no positions."""
+        """Bool `[B]`: samples of such inputs with a sequence of no positions, or of zero ids."""
         found = torch.zeros(len(inputs[0]), dtype=torch.bool)
         for shape, tensor in zip(self._shapes(), inputs, strict=True):
             if shape.width is None:
-                found |= tensor == 0
+                found |= (tensor == 0).view(len(tensor), -1).all(1)
         return found
 
     @property
     def roles(self) -> tuple[tuple[int | None, ...], ...]:
         """For each input's leading sizes, the sequence whose length it is; None: samples."""
         return tuple(
-            (None,) if shape.width is None or shape.sequence is None else (None, shape.sequence)
+            (None,) if shape.are_lengths or shape.sequence is None else (None, shape.sequence)
             for shape in self._shapes()
         )
 
     @property
     def lengths_of(self) -> tuple[int | None, ...]:
         """For each input, the sequence whose lengths it has; None for others."""
-        return tuple(one.sequence if one.width is None else None for one in self._shapes())
+        return tuple(one.sequence if one.are_lengths else None for one in self._shapes())
 
     def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
         """Variable sizes of each input, for `torch.export`."""
@@ -161,8 +164,10 @@ class TowerInputs:
     def _shapes(self) -> "list[_Shape]":
         shapes = [_Shape(name, width) for name, width in self.dense.items()]
         for number, (name, sequence) in enumerate(self.sequences.items()):
-            shapes += [_Shape(name, sequence.width, number), _Shape(name + LENGTHS, None, number)]
+            lengths = _Shape(name + LENGTHS, None, number, are_lengths=True)
+            shapes += [_Shape(name, sequence.width, number), lengths]
             shapes += [_Shape(dense, width, number) for dense, width in sequence.dense.items()]
+            shapes += [_Shape(feature + IDS, None, number) for feature in sequence.ids]
         return [*shapes, _Shape(EMBEDDINGS, self.embedding_width)]
 
 
@@ -176,21 +181,29 @@ class _Shape:
     """Shape of one input.
 
     Attributes:
-        width: last size; None for the lengths of a sequence.
+        width: last size; None for lengths and ids, which are whole numbers.
         sequence: number of its sequence; None for other inputs.
+        are_lengths: True for the lengths of a sequence.
     """
 
     name: str
     width: int | None
     sequence: int | None = None
+    are_lengths: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.int64 if self.width is None else torch.float32
 
     def positions(self, lengths: Sequence[int]) -> int:
         """Positions of its sequence; 1 without one."""
         return 1 if self.sequence is None else lengths[self.sequence]
 
     def sizes(self, batch: int, lengths: Sequence[int]) -> tuple[int, ...]:
-        if self.width is None:
-            return (batch,)
-        if self.sequence is None:
-            return batch, self.width
-        return batch, lengths[self.sequence], self.width
+        """All sizes; not of lengths."""
+        sizes = [batch]
+        if self.sequence is not None:
+            sizes.append(lengths[self.sequence])
+        if self.width is not None:
+            sizes.append(self.width)
+        return tuple(sizes)

@@ -318,6 +318,66 @@ def test_later_settings_are_stored_only_where_older_readers_would_be_wrong(
     assert parse_spec(stored) == spec
 
 
+def with_ids(*ids: str, table: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """A model with a sequence of features a and b of table t."""
+    own = {"name": "t", "rows": 9, "dim": 2, "features": ["a", "b", "c"], **(table or {})}
+    sequence = {"max_length": 4, "features": ["a", "b"], "ids": list(ids)}
+    return {"name": "m", "tables": [own], "sequences": {"s": sequence}, **more}
+
+
+def test_ids_of_a_sequence_are_inputs_of_the_tower_and_stored_where_there_are_any() -> None:
+    spec, without = parse_spec(with_ids("b", "a")), parse_spec(with_ids())
+    assert spec.sequences["s"].inputs("s") == ("s", "s_lengths", "b_ids", "a_ids")
+    assert spec.tower_sequences["s"].ids == ("b", "a")
+    assert [feature.name for feature in spec.input_features] == ["c", "a", "b", "b", "a"]
+    assert spec.sparse_inputs == ("c", "a", "b")
+    assert dump_spec(spec)["sequences"]["s"]["ids"] == ["b", "a"]
+    assert "ids" not in dump_spec(without)["sequences"]["s"]
+    for parsed in (spec, without):
+        assert parse_spec(dump_spec(parsed)) == parsed
+        assert parse_spec(tomllib.loads(parsed.to_toml())) == parsed
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (with_ids("c"), "sequences: s: ids: 'c' is not one of the sequence's features: a, b"),
+        (with_ids("a", "a"), "sequences: s: ids: feature 'a' is named more than once"),
+        (
+            with_ids("a", table={"id_map": {"unknown": "zero"}}),
+            "sequences: s: ids: expected features whose ids are rows, got 'a' of table 't', which",
+        ),
+        (with_ids("a", dense={"inputs": {"a_ids": 1}}), "'a_ids' has the name of a table or anot"),
+        (with_ids("a", table={"name": "a_ids"}), "'a_ids' has the name of a table or another inp"),
+        (
+            with_ids(
+                "a",
+                tables=[
+                    {"name": "t", "rows": 9, "dim": 2, "features": ["a", "b"]},
+                    {"name": "d", "rows": 9, "dim": 2},
+                ],
+                sequences={
+                    "s": {"max_length": 4, "features": ["a", "b"], "ids": ["a"]},
+                    "a_ids": {"max_length": 4, "features": ["d"]},
+                },
+            ),
+            "'a_ids' has the name of a table or another input",
+        ),
+    ],
+)
+def test_ids_that_no_tower_could_get_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=f"^spec: .*{words}"):
+        parse_spec(fields)
+
+
+def test_a_feature_whose_ids_would_have_too_long_a_name_is_refused() -> None:
+    name = "a" * 197
+    fields = with_ids(name, table={"features": [name, "b"]})
+    fields["sequences"]["s"]["features"] = [name, "b"]
+    with pytest.raises(SpecError, match="ids: expected names of at most 196 characters, got 'aaa"):
+        parse_spec(fields)
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 FORMATS = st.sampled_from(RowFormat)
 SHARE = st.floats(1e-300, 1e300)

@@ -157,6 +157,10 @@ def test_a_module_that_does_not_take_every_length_is_refused(function: object, w
         ({"history": SequenceInput(0, 9)}, "width 1 or more, got 'history' of 0"),
         ({"history": SequenceInput(4, 0)}, "'history': expected a max_length of 1 or more, got 0"),
         ({"history": SequenceInput(4, 9, dense={"user": 1})}, "two inputs have the name 'user'"),
+        (
+            {"history": SequenceInput(4, 9, dense={"a_ids": 1}, ids=("a",))},
+            "two inputs have the name 'a_ids'",
+        ),
         ({"embeddings": SequenceInput(4, 9)}, r"name 'embeddings' \(the last input has it\)"),
         (
             {"user": SequenceInput(4, 9), "user_lengths": SequenceInput(4, 9)},

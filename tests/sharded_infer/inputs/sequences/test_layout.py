@@ -13,7 +13,7 @@ from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 
-SEQUENCE = SequenceSpec(max_length=20, features=("h", "a"), dense={"age": 2})
+SEQUENCE = SequenceSpec(max_length=20, features=("h", "a"), dense={"age": 2}, ids=("h",))
 SPEC = ModelSpec(
     "ranker",
     (
@@ -29,9 +29,10 @@ def batch_of(lengths: NDArray[np.int64]) -> ModelInput:
     total = int(lengths.sum())
     numbers = np.arange(2 * total, dtype=np.float32).view(np.uint32).astype(np.int64)
     counted = np.arange(total)
-    values = np.concatenate([np.full(len(lengths), 9), counted % 49 + 1, counted % 4, numbers])
-    every = np.stack([np.ones_like(lengths), lengths, lengths, 2 * lengths])
-    return ModelInput(len(lengths), (JaggedBatch((0, 1, 2, 3), values, every),), ())
+    rows = counted % 49 + 1, counted % 4
+    values = np.concatenate([np.full(len(lengths), 9), *rows, numbers, 2**40 + counted])
+    every = np.stack([np.ones_like(lengths), lengths, lengths, 2 * lengths, lengths])
+    return ModelInput(len(lengths), (JaggedBatch((0, 1, 2, 3, 4), values, every),), ())
 
 
 def places_of(laid_out: LaidOut, row: int) -> NDArray[np.int64]:
@@ -57,6 +58,7 @@ def test_each_place_has_the_id_of_a_loop(longest: int, keep: str, pad: str, pad_
     assert found.padded_length == padded
     expected = np.full((7, padded), -1)
     numbers = np.zeros((7, padded, 2), np.float32)
+    ids = np.zeros((7, padded), np.int64)
     start = 0
     for sample, length in enumerate(lengths.tolist()):
         kept = min(length, 20)
@@ -65,22 +67,25 @@ def test_each_place_has_the_id_of_a_loop(longest: int, keep: str, pad: str, pad_
         for step in range(kept):
             expected[sample, at + step] = (first + step) % 49 + 1
             numbers[sample, at + step] = 2 * (first + step), 2 * (first + step) + 1
+            ids[sample, at + step] = 2**40 + first + step
         start += length
     assert np.array_equal(places_of(found, 0), expected)
     assert np.array_equal(places_of(found, 1) >= 0, expected >= 0)
-    assert np.array_equal(found.numbers[0], numbers)
+    assert np.array_equal(found.companions[0], numbers)
+    assert np.array_equal(found.companions[1], ids) and found.companions[1].dtype == np.int64
     assert np.array_equal(found.lengths, np.minimum(lengths, 20))
 
 
 def test_an_id_that_is_left_out_leaves_its_place_empty() -> None:
     # 0 is padding, 77 outside a table that ignores such ids.
-    values = np.array([9, 5, 0, 77, 6, 0, 1, 2, 3, *range(8)])
-    lengths = np.array([[1], [4], [4], [8]])
-    batch = ModelInput(1, (JaggedBatch((0, 1, 2, 3), values, lengths),), ())
+    values = np.array([9, 5, 0, 77, 6, 0, 1, 2, 3, *range(8), 5, 0, 77, 6])
+    lengths = np.array([[1], [4], [4], [8], [4]])
+    batch = ModelInput(1, (JaggedBatch((0, 1, 2, 3, 4), values, lengths),), ())
     checked = InputPolicy(SPEC).apply(batch)
     [found] = SequenceLayout(SPEC).lay_out(checked)
     assert places_of(found, 0)[0, :5].tolist() == [5, -1, -1, 6, -1]
     assert places_of(found, 1)[0, :5].tolist() == [0, 1, 2, 3, -1]
+    assert found.companions[1][0, :5].tolist() == [5, 0, 77, 6, 0]
     assert checked.ids_outside == 1
     assert found.lengths.tolist() == [4]
 
@@ -111,6 +116,10 @@ def test_positions_beyond_the_longest_do_not_count() -> None:
     lengths = [0, 8, 9, 300]
     batch = ModelInput(4, (group(0, [[1] * 4, lengths, lengths]),), ())
     assert BatchWork(WORK_SPEC).units(batch) == 4 + 0 + 1 + 2 + 3
+    with_ids = replace(WORK_SPEC.sequences["h"], ids=("h",))
+    spec = replace(WORK_SPEC, sequences={"h": with_ids})
+    batch = ModelInput(4, (group(0, [[1] * 4, lengths, lengths, lengths]),), ())
+    assert BatchWork(spec).units(batch) == 4 + 0 + 1 + 2 + 3
 
 
 @pytest.mark.parametrize(("spec", "units"), [(WORK_SPEC, 5 + 2 * 2 + 3 * 1), (ONCE, 5 + 2 + 1)])
