@@ -13,6 +13,16 @@ struct Bytes;
 // For ids outside their table.
 enum Policy : std::int32_t { kRefuse = 0, kIgnore = 1, kModulo = 2 };
 
+// Of a step from an id to its row; the reference is sharded_infer/specs/id_steps.py.
+enum IdOperation : std::int32_t {
+  kAdd = 0,
+  kMultiply = 1,
+  kDivide = 2,
+  kRemainder = 3,
+  kAtLeast = 4,
+  kAtMost = 5
+};
+
 // For raw ids that the index does not know; see reader/raw_ids.h.
 enum Unknown : std::int64_t { kRefused = 0, kAbsent = 1, kSharedRow = 2, kHashedRow = 3 };
 
@@ -64,6 +74,9 @@ struct Model {
   const std::int64_t* rows;           // [features]
   const std::int32_t* policies;       // [features]: `Policy`
   const std::int64_t* paddings;       // [features]: an id that is left out, or -1
+  const std::int64_t* step_starts;    // [features + 1]: the steps of their ids
+  const std::int32_t* operations;     // [steps]: `IdOperation`
+  const std::int64_t* operands;       // [steps]: positive where they divide
   const IdMap* const* id_maps;        // [features]: null where ids are rows
   std::int64_t mapped;                // tables whose unknown ids are counted
   double* unknown_ids;                // [mapped]: the counts, which other threads add to

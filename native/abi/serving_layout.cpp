@@ -293,7 +293,7 @@ const std::int64_t sharded_infer_layout_of_message_size[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_model[];
 const std::int64_t sharded_infer_layout_of_model[] = {
-    59, 0x9D4FF284,
+    62, 0x765FD79E,
     0x9E49C8EF, sizeof(sharded_infer::IdMap),
     offsetof(sharded_infer::IdMap, index),
     offsetof(sharded_infer::IdMap, mark),
@@ -317,7 +317,7 @@ const std::int64_t sharded_infer_layout_of_model[] = {
     offsetof(sharded_infer::IdMap, places),
     offsetof(sharded_infer::IdMap, placed),
     offsetof(sharded_infer::IdMap, placed_rows),
-    0xA9D7C115, sizeof(sharded_infer::Model),
+    0xC226C3C6, sizeof(sharded_infer::Model),
     offsetof(sharded_infer::Model, features),
     offsetof(sharded_infer::Model, sparse),
     offsetof(sharded_infer::Model, dense),
@@ -331,6 +331,9 @@ const std::int64_t sharded_infer_layout_of_model[] = {
     offsetof(sharded_infer::Model, rows),
     offsetof(sharded_infer::Model, policies),
     offsetof(sharded_infer::Model, paddings),
+    offsetof(sharded_infer::Model, step_starts),
+    offsetof(sharded_infer::Model, operations),
+    offsetof(sharded_infer::Model, operands),
     offsetof(sharded_infer::Model, id_maps),
     offsetof(sharded_infer::Model, mapped),
     offsetof(sharded_infer::Model, unknown_ids),

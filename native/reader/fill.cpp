@@ -53,15 +53,56 @@ bool copy_ids(const Source& source, const Target& target, std::int64_t limit) {
 bool is_outside(std::int64_t id, std::int64_t rows) { return id < 0 || id >= rows; }
 
 // Python's modulo: never negative.
+std::int64_t remainder_of(std::int64_t number, std::int64_t divisor) {
+  const std::int64_t rest = number % divisor;
+  return rest < 0 ? rest + divisor : rest;
+}
+
+template <class Step>
+void for_ids(std::int64_t* ids, std::int64_t count, Step step) {
+  for (std::int64_t i = 0; i < count; ++i) ids[i] = step(ids[i]);
+}
+
+// One step of `count` ids. Unsigned arithmetic wraps around.
+void step_ids(std::int32_t operation, std::int64_t number, std::int64_t* ids, std::int64_t count) {
+  const auto bits = static_cast<std::uint64_t>(number);
+  switch (operation) {
+    case kAdd: return for_ids(ids, count, [bits](std::uint64_t id) { return id + bits; });
+    case kMultiply: return for_ids(ids, count, [bits](std::uint64_t id) { return id * bits; });
+    case kDivide:
+      return for_ids(ids, count,
+                     [number](std::int64_t id) { return id / number - (id % number < 0 ? 1 : 0); });
+    case kRemainder:
+      return for_ids(ids, count, [number](std::int64_t id) { return remainder_of(id, number); });
+    case kAtLeast:
+      return for_ids(ids, count, [number](std::int64_t id) { return std::max(id, number); });
+    case kAtMost:
+      return for_ids(ids, count, [number](std::int64_t id) { return std::min(id, number); });
+    default: break;
+  }
+}
+
 std::int64_t wrap(std::int64_t* values, std::int64_t count, std::int64_t rows) {
   std::int64_t outside = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     if (!is_outside(values[i], rows)) continue;
     ++outside;
-    const std::int64_t rest = values[i] % rows;
-    values[i] = rest < 0 ? rest + rows : rest;
+    values[i] = remainder_of(values[i], rows);
   }
   return outside;
+}
+
+// As `copy_ids`, with rows after the feature's steps.
+bool copy_rows(const Model& model, std::int64_t feature, const Source& source,
+               const Target& target) {
+  const std::int64_t rows = model.rows[feature], end = model.step_starts[feature + 1];
+  const bool inside = copy_ids(source, target, rows);
+  std::int64_t step = model.step_starts[feature];
+  if (step == end) return inside;
+  for (; step < end; ++step)
+    step_ids(model.operations[step], model.operands[step], target.values, source.count);
+  return std::none_of(target.values, target.values + source.count,
+                      [rows](std::int64_t row) { return is_outside(row, rows); });
 }
 
 // Leaves some ids out, of the weights and lengths too; how many.
@@ -125,7 +166,7 @@ bool put_sequence(Request& request, std::int64_t feature, const Source& source,
                   const Target& target) {
   const std::int64_t rows = request.model->rows[feature];
   const std::int64_t padding = request.model->paddings[feature];
-  if (!copy_ids(source, target, rows)) {
+  if (!copy_rows(*request.model, feature, source, target)) {
     const std::int32_t policy = request.model->policies[feature];
     if (policy == kRefuse) return false;
     if (policy == kModulo) {
@@ -150,7 +191,7 @@ std::int64_t put_rows(Request& request, std::int64_t feature, const Source& sour
     return put_sequence(request, feature, source, target) ? 0 : -1;
   const std::int64_t rows = request.model->rows[feature];
   std::int64_t dropped = 0;
-  if (!copy_ids(source, target, rows)) {
+  if (!copy_rows(*request.model, feature, source, target)) {
     const std::int32_t policy = request.model->policies[feature];
     if (policy == kRefuse) return -1;
     if (policy == kIgnore) dropped = drop_outside(target, rows);

@@ -6,7 +6,7 @@
 //         of a sequence all inputs came, or none
 //   fill: for each group and feature: lengths as int64, not negative, with the right sum;
 //         ids as int64, strings hashed, raw ones mapped to rows (raw_ids.h);
-//         others inside their table: outside they are refused, dropped or wrapped;
+//         others after steps; outside their table they are refused, dropped or wrapped;
 //         without the table's padding; in sequences -1 takes the place of what is left out;
 //         lengths of a sequence's inputs are equal; the bits of its numbers;
 //         weights, or ones; then the dense inputs

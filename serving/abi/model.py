@@ -14,6 +14,15 @@ class Policy(IntEnum):
     MODULO = 2
 
 
+class IdOperation(IntEnum):
+    ADD = 0
+    MULTIPLY = 1
+    DIVIDE = 2
+    REMAINDER = 3
+    AT_LEAST = 4
+    AT_MOST = 5
+
+
 class Unknown(IntEnum):
     REFUSED = 0
     ABSENT = 1
@@ -63,6 +72,9 @@ class Model(ctypes.Structure):
         ("rows", ctypes.c_void_p),
         ("policies", ctypes.c_void_p),
         ("paddings", ctypes.c_void_p),
+        ("step_starts", ctypes.c_void_p),
+        ("operations", ctypes.c_void_p),
+        ("operands", ctypes.c_void_p),
         ("id_maps", ctypes.c_void_p),
         ("mapped", ctypes.c_int64),
         ("unknown_ids", ctypes.c_void_p),
@@ -85,8 +97,8 @@ class Model(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "model", 0x9D4FF284, {
+check_layout(LIBRARY, "model", 0x765FD79E, {
     IdMap: 0x9E49C8EF,
-    Model: 0xA9D7C115,
+    Model: 0xC226C3C6,
 })
 index_names = function_of(KEEPING_GIL, "sharded_infer_index_names", None, ctypes.POINTER(Model))

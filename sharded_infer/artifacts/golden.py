@@ -1,6 +1,5 @@
 """Golden requests: samples and the fp32 model's scores of them, kept with a version."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.sequences.layout import GRAIN
 from sharded_infer.inputs.sequences.members import SequenceMembers
 from sharded_infer.inputs.sparse_inputs import SparseInputs
+from sharded_infer.specs.id_steps import domain
 from sharded_infer.specs.model_spec import ModelSpec
 
 DEFAULT_SAMPLES = 64
@@ -34,16 +34,17 @@ class GoldenRequests:
 
 
 def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> ModelInput:
-    """Random samples of a model: ids uniform over the tables, bags of 0 to 3, dense normal.
+    """Random samples of a model: ids uniform over `id_ranges`, bags of 0 to 3, dense normal.
 
-    For a model with raw ids they are already rows, and marked as checked.
+    For a model with raw ids, or a feature without a range, they are already rows, and marked as
+    checked.
     """
     generator = np.random.default_rng(seed)
     inputs = SparseInputs(spec)
-    # Ids that every table of the feature has.
-    rows = dict.fromkeys(inputs.names, sys.maxsize)
-    for feature in spec.input_features:
-        rows[feature.name] = min(rows[feature.name], feature.table.rows)
+    ranges = id_ranges(spec)
+    are_rows = bool(spec.raw_tables) or None in ranges.values()
+    if are_rows:
+        ranges = id_ranges(spec, are_rows=True)
     lengths = generator.integers(0, _MAX_IDS + 1, (len(inputs.names), samples), dtype=np.int64)
     of_input = dict(zip(inputs.names, lengths, strict=True))
     numbers = spec.sequence_numbers
@@ -58,17 +59,33 @@ def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int 
     values = [
         _standard_numbers(generator, int(of_input[name].sum()))
         if name in numbers
-        else generator.integers(0, limit, int(of_input[name].sum()), dtype=np.int64)
-        for name, limit in rows.items()
+        else generator.integers(*(span or (0, 0)), int(of_input[name].sum()), endpoint=True)
+        for name, span in ranges.items()
     ]
     dense = [
         generator.standard_normal((samples, width), dtype=np.float32)
         for width in spec.dense.inputs.values()
     ]
     sent = JaggedBatch(tuple(range(len(inputs.names))), np.concatenate(values), lengths)
-    has_raw = bool(spec.raw_tables)
     groups = (inputs.to_features(sent),)
-    return ModelInput(samples, groups, tuple(dense), ids_checked=has_raw, are_rows=has_raw)
+    return ModelInput(samples, groups, tuple(dense), ids_checked=are_rows, are_rows=are_rows)
+
+
+def id_ranges(spec: ModelSpec, *, are_rows: bool = False) -> dict[str, tuple[int, int] | None]:
+    """First and last id that every table of an input has a row for, by input.
+
+    None if the `domain` of its steps finds none. With `are_rows`, steps are left out.
+    """
+    ranges: dict[str, tuple[int, int] | None] = dict.fromkeys(
+        SparseInputs(spec).names, (-(2**63), 2**63 - 1)
+    )
+    for feature in spec.input_features:
+        known = ranges[feature.name]
+        own = domain(() if are_rows else feature.id_steps, feature.table.rows)
+        if known is not None and own is not None:
+            known = max(known[0], own[0]), min(known[1], own[1])
+        ranges[feature.name] = known if own is not None and known and known[0] <= known[1] else None
+    return ranges
 
 
 def _standard_numbers(generator: np.random.Generator, count: int) -> NDArray[np.int64]:

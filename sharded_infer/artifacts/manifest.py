@@ -407,6 +407,7 @@ def _check_format(manifest: Manifest, spec: ModelSpec, where: str) -> None:
             f"{where}: format_version: expected {expected} for "
             f"{counted(len(spec.raw_tables), 'table')} with raw ids, "
             f"{len(spec.ordered_tables)} with ordered rows, "
+            f"{sum(bool(table.id_steps) for table in spec.tables)} with id_steps, "
             f"{counted(sequences, 'sequence')} and {'a' if base else 'no'} base, got "
             f"{manifest.format_version}"
         )

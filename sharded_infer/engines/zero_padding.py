@@ -23,12 +23,19 @@ class ZeroPadding:
     """
 
     def __init__(self, spec: ModelSpec) -> None:
-        with_ids = {name for sequence in spec.sequences.values() for name in sequence.ids}
+        # A tower that gets ids can tell padding, and one that always gets all of them expects it.
+        whole = {
+            name
+            for sequence in spec.sequences.values()
+            for name in sequence.features
+            if name in sequence.ids or sequence.shortest == sequence.max_length
+        }
         self._features = {
             number: feature
             for number, feature in enumerate(spec.table_features)
-            # A tower that gets ids can tell padding.
-            if feature.name not in with_ids and feature.table.padding_idx is None
+            if feature.name not in whole
+            and feature.table.padding_idx is None
+            and not feature.id_steps
         }
         self._batches = _MOST_BATCHES if self._features else 0
         self._samples: Counter[int] = Counter()

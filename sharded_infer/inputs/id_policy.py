@@ -1,4 +1,4 @@
-"""Id policies before lookup: raw ids are mapped, ids out of range refused or changed.
+"""Id policies before lookup: ids become rows, and rows out of range are refused or changed.
 
 Padding is then removed from its bags, and ids of ordered tables become rows.
 """
@@ -16,6 +16,7 @@ from sharded_infer.inputs.id_map import IdMap, IdMapping, leave_out
 from sharded_infer.inputs.id_map import keep_ids as keep_ids
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.placed_ids import IdPlacing, RowMap
+from sharded_infer.specs.id_steps import apply_steps
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
 from sharded_infer.tensors import tensor_of
 
@@ -25,11 +26,15 @@ _MAX_POLICIES = 64
 
 
 class IdPolicy:
-    """Applies `out_of_range` and `padding_idx` of tables to ids of `features`, in bag order."""
+    """Applies `id_steps`, `out_of_range` and `padding_idx` of tables to ids of `features`.
+
+    The features are in bag order.
+    """
 
     def __init__(self, features: Sequence[FeatureSpec], raw: Collection[str] = ()) -> None:
         """Prepare the check; ids of `raw` tables are not rows yet, and never out of range."""
         self.features = tuple(features)
+        self._stepped = tuple(at for at, feature in enumerate(features) if feature.id_steps)
         self._rows = torch.tensor([f.table.rows for f in features], dtype=torch.int64)
         policies = [feature.table.out_of_range for feature in features]
         self._refuses = torch.tensor([policy == "error" for policy in policies])
@@ -49,12 +54,13 @@ class IdPolicy:
         self._has_raw = bool(self._raw.any())
 
     def apply(self, bags: Bags) -> tuple[Bags, int]:
-        """Bring every id into its table's range, or refuse it; remove padding.
+        """Bring every id's row into its table's range, or refuse it; remove padding.
 
         In sequences, -1 replaces a dropped id. Also returns the number of ids out of range, without
         padding. Raises RequestError, naming the feature, the sample and the id, if the policy is
         `error`.
         """
+        sent, bags = bags, self._with_steps(bags)
         outside = out_of_range(bags, self._rows)
         if outside is None:
             return self._without_padding(bags), 0
@@ -66,9 +72,11 @@ class IdPolicy:
             position = int(refused.nonzero()[0])
             index, sample = locate(bags, position)
             feature = self.features[index]
+            id_, row = int(sent.values[position]), int(bags.values[position])
+            after = f", row {row} after id_steps," if feature.id_steps else ""
             raise RequestError(
-                f"feature {feature.name!r}, sample {sample}: id {int(bags.values[position])} is "
-                f"outside table {feature.table.name!r}, expected 0 to {feature.table.rows - 1}"
+                f"feature {feature.name!r}, sample {sample}: id {id_}{after} "
+                f"is outside table {feature.table.name!r}, expected 0 to {feature.table.rows - 1}"
             )
         # Python's modulo: never negative.
         wrapped = bags.values.remainder(torch.repeat_interleave(self._rows, counts))
@@ -78,6 +86,16 @@ class IdPolicy:
         changed = Bags(values, bags.lengths, bags.weights)
         kept = leave_out(changed, ignored, self._in_place)
         return self._without_padding(kept), int(outside.sum())
+
+    def _with_steps(self, bags: Bags) -> Bags:
+        if not self._stepped:
+            return bags
+        ends = bags.lengths.sum(1).cumsum(0).tolist()
+        values = bags.values.numpy().copy()
+        for at in self._stepped:
+            part = slice(ends[at - 1] if at else 0, ends[at])
+            values[part] = apply_steps(self.features[at].id_steps, values[part])
+        return Bags(tensor_of(values), bags.lengths, bags.weights)
 
     def _without_padding(self, bags: Bags) -> Bags:
         if not self._pads:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kernels.errors import InputError
 from kernels.ids.index_writer import id_index_parts
 from kernels.ids.row_places import write_places
-from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.artifacts.golden import generate_samples, id_ranges
 from sharded_infer.artifacts.manifest import FileRecord, blocks_name
 from sharded_infer.artifacts.mapped_id_maps import open_id_map, open_places
 from sharded_infer.artifacts.table_file import write_hashes, write_parts
@@ -27,6 +27,7 @@ from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.id_map_spec import IdMapSpec
+from sharded_infer.specs.id_steps import apply_steps
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 FOLDER = "id_maps"
@@ -70,9 +71,9 @@ class WrittenIdMaps:
                 (self.folder / name).rename(staged / name)
 
     def generate(self) -> ModelInput:
-        """Golden requests with known raw ids; SpecError if a feature's tables share none."""
+        """Golden requests with known ids, as sent; SpecError if a feature's tables share none."""
         made = generate_samples(self.spec)
-        if not self.spec.raw_tables:
+        if not made.ids_checked:
             return made
         inputs = SparseInputs(self.spec)
         sent = inputs.from_features(made.groups[0])
@@ -87,21 +88,26 @@ class WrittenIdMaps:
         return replace(made, groups=(inputs.to_features(raw),), ids_checked=False)
 
     def _known(self, feature: str) -> NDArray[np.int64] | None:
-        """Raw ids that every table of a feature takes; None if there is none, or one has rows."""
-        tables = [one.table for one in self.spec.table_features if one.name == feature]
+        """Ids as sent that every table of a feature takes; None if some table's ids are rows."""
+        features = [one for one in self.spec.table_features if one.name == feature]
+        tables = [one.table for one in features]
         mapped = [table for table in tables if table.name in self.maps]
         if mapped:
             ids = self.candidates[mapped[0].name]
         elif tables and all(table.id_map is not None for table in tables):
             ids = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, _CANDIDATES)
+        elif any(one.id_steps for one in features):
+            first, last = id_ranges(self.spec)[feature] or (0, _CANDIDATES - 1)
+            ids = np.random.default_rng(0).integers(first, last, _CANDIDATES, endpoint=True)
         else:
             return None
-        for table in tables:
-            id_map = self.maps.get(table.name)
+        for one in features:
+            id_map = self.maps.get(one.table.name)
             if id_map is not None:
                 ids = ids[id_map.known(ids) >= 0]
-            elif table.id_map is None:
-                ids = ids[(ids >= 0) & (ids < table.rows)]
+            elif one.table.id_map is None:
+                rows = apply_steps(one.id_steps, ids)
+                ids = ids[(rows >= 0) & (rows < one.table.rows)]
         if not len(ids):
             raise SpecError(
                 f"feature {feature!r}: found no id that all its tables know; pass samples of "

@@ -102,7 +102,7 @@ def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
                 f"{', '.join(spec.tower.outputs)}{did_you_mean(output, spec.tower.outputs)}"
             )
     # Raw ids are checked when mapped.
-    if not spec.raw_tables:
+    if not (spec.raw_tables or given.ids_checked):
         IdPolicy(spec.input_features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
     FiniteCheck(replace(spec, serving=replace(spec.serving, non_finite="refuse"))).check(given)
 

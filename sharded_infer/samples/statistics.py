@@ -7,13 +7,15 @@ import numpy as np
 
 from sharded_infer.samples.request import model_input_of
 from sharded_infer.specs.feature_statistics import FeatureStatistics, count_statistics
+from sharded_infer.specs.id_steps import apply_steps
 from sharded_infer.specs.model_spec import ModelSpec
 
 
 def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatistics]:
     """Pooling factor, skew and histogram of every feature; padding does not count.
 
-    Features with raw ids have no histogram, unless `mapped_samples` mapped them.
+    Rows after `id_steps` are counted. Features with raw ids have no histogram, unless
+    `mapped_samples` mapped them.
 
     Args:
         samples: in any of the forms of `columns_of`, with missing features as empty bags; or a
@@ -34,10 +36,12 @@ def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatisti
     found = {}
     for name, number in largest.items():
         table = spec.table_features[number].table
+        steps = () if model_input.ids_checked else spec.table_features[number].id_steps
+        rows = apply_steps(steps, batch.values)
         # In checked sequences -1 replaces a dropped id.
         nothing = {table.padding_idx, *([-1] if model_input.ids_checked else [])}
         bags = [
-            [i for i in batch.values[end - length : end].tolist() if i not in nothing]
+            [i for i in rows[end - length : end].tolist() if i not in nothing]
             for end, length in zip(ends[number], batch.lengths[number], strict=True)
         ]
         if table.id_map is None or model_input.ids_checked:

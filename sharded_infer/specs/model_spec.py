@@ -317,7 +317,8 @@ class ModelSpec:
     @property
     def ids_are_rows(self) -> bool:
         """True if each id of a request is its row, in all tables."""
-        return not (self.raw_tables or self.ordered_tables)
+        stepped = any(table.id_steps for table in self.tables)
+        return not (self.raw_tables or self.ordered_tables or stepped)
 
     @property
     def raw_inputs(self) -> frozenset[str]:

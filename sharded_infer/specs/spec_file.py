@@ -63,6 +63,9 @@ def dump_spec(spec: ModelSpec) -> dict[str, Any]:
         del values["sequences"]
     if not spec.tower.user_inputs:
         del values["tower"]["user_inputs"]
+    for table in values["tables"]:
+        if not table["id_steps"]:
+            del table["id_steps"]
     return values
 
 

@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from kernels.row_format import RowFormat
 from sharded_infer.specs.default_row import DefaultRow
 from sharded_infer.specs.id_map_spec import MOST_MAPPED_ROWS, HashedRows, IdMapSpec, SharedRows
+from sharded_infer.specs.id_steps import IdStep, IdSteps, check_steps
 from sharded_infer.specs.names import Name
 
 
@@ -58,6 +59,8 @@ class TableSpec:
             are refused; None takes what the trained module does with them, or allows them.
         ordered: publishing stored its rows in another order, with a file of each row's place. None:
             ids are rows, or raw.
+        id_steps: by feature of the table, arithmetic that turns its ids as sent into rows, before
+            `out_of_range` and `padding_idx`. Without steps, ids are rows, or raw.
     """
 
     name: Name
@@ -74,6 +77,8 @@ class TableSpec:
     id_map: IdMapSpec | None = None
     weighted: Annotated[bool, Field(strict=True)] | None = None
     ordered: Literal[True] | None = None
+    # A dict has no hash.
+    id_steps: dict[Name, IdSteps] = dataclasses.field(default_factory=dict, hash=False)
 
     @model_validator(mode="after")
     def _padding_is_a_row(self) -> "TableSpec":
@@ -127,6 +132,19 @@ class TableSpec:
             )
         return self
 
+    @model_validator(mode="after")
+    def _id_steps_fit(self) -> "TableSpec":
+        if self.id_steps and self.id_map is not None:
+            raise ValueError("id_steps: expected none beside id_map, which maps ids as sent")
+        names = self.features or (self.name,)
+        if unknown := sorted(set(self.id_steps) - set(names)):
+            raise ValueError(
+                f"id_steps: {unknown[0]!r} is not one of the table's features: {', '.join(names)}"
+            )
+        for feature, steps in self.id_steps.items():
+            check_steps(feature, steps)
+        return self
+
     def _check_unknown_rows(self, id_map: IdMapSpec) -> None:
         unknown = id_map.unknown
         rows = unknown.rows if isinstance(unknown, SharedRows) else ()
@@ -177,3 +195,8 @@ class FeatureSpec:
     name: str
     table: TableSpec
     sequence: str | None = None
+
+    @property
+    def id_steps(self) -> tuple[IdStep, ...]:
+        """The steps from its ids, as sent, to rows of this table."""
+        return self.table.id_steps.get(self.name, ())

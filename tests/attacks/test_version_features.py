@@ -148,6 +148,10 @@ def of_table(name: str, **changed: object) -> Edit:
     return lambda document: document["spec"]["tables"][at].update(changed)
 
 
+def of_steps(name: str, **steps: object) -> Edit:
+    return of_table(name, id_steps=steps)
+
+
 def of_map(**changed: object) -> Edit:
     return lambda document: document["spec"]["tables"][0]["id_map"].update(changed)
 
@@ -178,7 +182,8 @@ def renamed_sequence(document: Document) -> None:
         (lambda d: d["files"].pop(PLACES), "is used but has no size and hash"),
         (
             lambda d: d.update(format_version=1),
-            "expected 2 for 2 tables with raw ids, 1 with ordered rows, 1 sequence and a base",
+            "expected 2 for 2 tables with raw ids, 1 with ordered rows, 0 with id_steps, "
+            "1 sequence and a base",
         ),
         # Unknown ids, and hash functions.
         (of_map(unknown=None), "does not say what unknown means|agree"),
@@ -197,6 +202,12 @@ def renamed_sequence(document: Document) -> None:
             of_table("user", id_map={"hashed": "xxh3_64", "seed": 0}),
             r"id_maps: expected those of tables \['shop'\], got \['user'",
         ),
+        # Steps of ids; the spec's own tests have more.
+        (of_steps("ad", ad=[["power", 2]]), r"id_steps: ad\[0\]\[0\]: .*'at_most', got 'power'"),
+        (of_steps("ad", ad=[["divide", 0]]), "ad: divide: expected a number of at least 1, got 0"),
+        (of_steps("ad", ad=[["add", 1]] * 17), "'ad': id_steps: ad: .* at most 16 items"),
+        (of_steps("ad", ads=[["add", 1]]), "id_steps: 'ads' is not one of the table's features"),
+        (of_steps("user", user=[["add", 1]]), "'user': id_steps: expected none beside id_map"),
         # Parts of ids.
         (of_parts([0, 10], [0]), "a first hash for each of 2"),
         (of_parts([0, 9, 9], [0, 1, 2]), "first_rows: expected ascending"),

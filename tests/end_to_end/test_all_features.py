@@ -69,10 +69,19 @@ DEFAULTS = "sharded_infer_default_tables"
 KNOWN, NEW, UNKNOWN = 20, 2, 6
 WORDS = [f"user {number}".encode() for number in range(KNOWN + NEW + UNKNOWN)]
 HASH_SEED = 5
+# Candidates are sent as their rows and any multiple of it.
+STEP = 1000
 USERS = hash_strings(WORDS, "xxh3_64", HASH_SEED).tolist()
 WORD_OF = dict(zip(USERS, WORDS, strict=True))
 TABLES = (
-    TableSpec("item", 60, 8, features=("candidate", "clicks"), default_row=(0.25,) * 8),
+    TableSpec(
+        "item",
+        60,
+        8,
+        features=("candidate", "clicks"),
+        default_row=(0.25,) * 8,
+        id_steps={"candidate": (("add", -10 * STEP), ("remainder", STEP))},
+    ),
     TableSpec("kind", 6, 4, default_row=(-0.5,) * 4),
     TableSpec("shop", 9, 4),
     TableSpec(
@@ -176,7 +185,7 @@ class Trained:
         weights = bags({"scale": scales, "scale.lengths": inputs["user_id.lengths"]}, "scale")
         found = []
         for sample, (candidate,) in enumerate(inputs["candidate"].tolist()):
-            score = total("item", candidate)
+            score = total("item", candidate % STEP)
             kept = list(zip(clicks[sample], kinds[sample], ages[sample], strict=True))[-20:]
             for click, kind, age in kept:
                 score += (total("item", click) + total("kind", kind)) * age * (click % 3 != 0)
@@ -198,7 +207,8 @@ class Trained:
         """
         generator = np.random.default_rng(next(self._seeds))
         items = len(self.rows["item"])
-        arrays: Arrays = {"candidate": generator.integers(0, items, (batch, 1))}
+        candidates = generator.integers(0, items, batch) + STEP * generator.integers(-3, 4, batch)
+        arrays: Arrays = {"candidate": candidates[:, None]}
         lengths = generator.integers(0, 25, batch)
         for name, rows in (("clicks", items), ("kind", 6)):
             arrays |= {

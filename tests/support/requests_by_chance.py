@@ -17,13 +17,36 @@ MAX_BATCH = 6
 SPEC = ModelSpec(
     "small",
     (
-        TableSpec("strict", rows=9, dim=2, features=("item", "clicked")),
-        TableSpec("lenient", rows=5, dim=3, out_of_range="ignore", padding_idx=1),
+        TableSpec(
+            "strict",
+            rows=9,
+            dim=2,
+            features=("item", "clicked"),
+            id_steps={"clicked": (("add", -100), ("remainder", 9))},
+        ),
+        TableSpec(
+            "lenient",
+            rows=5,
+            dim=3,
+            out_of_range="ignore",
+            padding_idx=1,
+            id_steps={"lenient": (("multiply", 3), ("divide", 2), ("at_least", -1))},
+        ),
         TableSpec("hashed", rows=7, dim=1, out_of_range="modulo", padding_idx=0),
         TableSpec("user.country", rows=4, dim=2, padding_idx=3),
         # Features of several tables, one of which only these two have.
         TableSpec("wide", rows=9, dim=1, features=("clicked", "tag"), padding_idx=5),
-        TableSpec("deep", rows=8, dim=1, features=("tag", "item", "hashed"), out_of_range="modulo"),
+        TableSpec(
+            "deep",
+            rows=8,
+            dim=1,
+            features=("tag", "item", "hashed"),
+            out_of_range="modulo",
+            id_steps={
+                "item": (("divide", 3),),
+                "hashed": (("at_most", 40), ("multiply", -(2**62))),
+            },
+        ),
     ),
     DenseSpec({"context": 3, "bid": 1}),
 )

@@ -21,10 +21,24 @@ SPEC = ModelSpec(
     "sequences",
     (
         TableSpec("item", rows=9, dim=2, features=("candidate", "history")),
-        TableSpec("wide", rows=7, dim=1, features=("history",), out_of_range="modulo"),
+        TableSpec(
+            "wide",
+            rows=7,
+            dim=1,
+            features=("history",),
+            out_of_range="modulo",
+            id_steps={"history": (("add", -1),)},
+        ),
         TableSpec("action", rows=5, dim=1, out_of_range="ignore", padding_idx=1),
         TableSpec("query", rows=24, dim=1, id_map=IdMapSpec("zero")),
-        TableSpec("shop", rows=6, dim=1, out_of_range="modulo", padding_idx=0),
+        TableSpec(
+            "shop",
+            rows=6,
+            dim=1,
+            out_of_range="modulo",
+            padding_idx=0,
+            id_steps={"shop": (("multiply", -5), ("at_most", 4))},
+        ),
     ),
     DenseSpec({"price": 1}),
     sequences={

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kernels.native_library import address_of, array_at
 from serving.abi import reader as abi
-from serving.abi.model import Model, Policy, index_names
+from serving.abi.model import IdOperation, Model, Policy, index_names
 from serving.protocol.input_limits import InputLimits
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.message_size import INFER_LIMITS, LONG_BYTES
@@ -92,6 +92,7 @@ class NativeReader:
         names += [*spec.dense.inputs, VALUES, LENGTHS, "" if unweighted else WEIGHTS]
         sequences = NativeSequences(spec, sparse.names, len(names))
         work = BatchWork(spec)
+        steps = [step for feature in features for step in feature.id_steps]
         names += sequences.names
         encoded = [name.encode() for name in names]
         slots = 1 << (2 * len(names)).bit_length()
@@ -109,6 +110,9 @@ class NativeReader:
             np.array([feature.table.rows for feature in features], np.int64),
             np.array([_POLICIES[feature.table.out_of_range] for feature in features], np.int32),
             np.array([_padding_of(feature.table) for feature in features], np.int64),
+            np.cumsum([0, *(len(feature.id_steps) for feature in features)], dtype=np.int64),
+            np.array([IdOperation[operation.upper()] for operation, _ in steps], np.int32),
+            np.array([number for _, number in steps], np.int64),
             self._id_maps.of_features,
             self._unknown_ids.cells,
             np.array(self.widths, np.int64),
@@ -124,8 +128,9 @@ class NativeReader:
         )
         addresses = [address_of(array) for array in self._held]
         sources, required, hashes, seeds, rows, policies, paddings = addresses[:7]
-        maps, unknown, widths, texts, starts, table, lengths, firsts, numbers = addresses[7:16]
-        shortest, longest, computed_once = addresses[16:]
+        step_starts, operations, operands = addresses[7:10]
+        maps, unknown, widths, texts, starts, table, lengths, firsts, numbers = addresses[10:19]
+        shortest, longest, computed_once = addresses[19:]
         self.model = Model(
             len(features),
             len(sparse.names),
@@ -140,6 +145,9 @@ class NativeReader:
             rows,
             policies,
             paddings,
+            step_starts,
+            operations,
+            operands,
             maps,
             len(spec.mapped_tables),
             unknown,

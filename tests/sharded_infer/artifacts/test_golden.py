@@ -1,4 +1,5 @@
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from sharded_infer.artifacts.golden import (
     save_golden,
 )
 from sharded_infer.errors import ArtifactError
+from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
@@ -55,6 +57,29 @@ def test_golden_requests_are_read_back(trained_spec: ModelSpec, path: Path, weig
     assert list(loaded.scores) == ["click", "rating"]
     for name, scores in golden.scores.items():
         assert np.array_equal(loaded.scores[name], scores)
+
+
+def test_ids_are_drawn_whose_rows_all_tables_have() -> None:
+    tables = (
+        TableSpec("quotient", 10, 1, features=("id",), id_steps={"id": (("divide", 5),)}),
+        TableSpec("remainder", 5, 1, features=("id",), id_steps={"id": (("remainder", 5),)}),
+        TableSpec("offset", 9, 1, id_steps={"offset": (("add", 20),)}),
+        TableSpec("shop", 9, 1),
+    )
+    spec = ModelSpec("m", tables)
+    drawn = generate_samples(spec, 200)
+    assert not drawn.ids_checked
+    ids, again, offsets, _ = np.split(
+        drawn.groups[0].values, np.cumsum(drawn.groups[0].lengths.sum(1))[:-1]
+    )
+    assert set(ids.tolist()) == set(range(50)) == set(again.tolist())
+    assert set(offsets.tolist()) == set(range(-20, -11))
+    InputPolicy(spec).apply(drawn)
+    # Without an id that both have, they are rows.
+    apart = replace(tables[1], id_steps={"id": (("add", -50),)})
+    drawn = generate_samples(ModelSpec("m", (tables[0], apart)), 200)
+    assert drawn.ids_checked and drawn.are_rows
+    assert set(drawn.groups[0].values.tolist()) == set(range(5))
 
 
 def test_golden_requests_are_as_readable_as_others(trained_spec: ModelSpec, path: Path) -> None:

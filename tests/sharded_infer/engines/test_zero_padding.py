@@ -63,11 +63,21 @@ def test_padding_that_is_read_as_ids_is_told_once(
         (HISTORY, {**histories(16, 9), "history.lengths": np.repeat([9, 8], 8)}),
         (replace(BAGS, tables=(replace(BAGS.tables[0], padding_idx=0),)), histories(16, 9)),
         (
-            replace(HISTORY, sequences={"history": SequenceSpec(LENGTH, ("seen",), ids=("seen",))}),
+            replace(BAGS, tables=(replace(BAGS.tables[0], id_steps={"seen": (("add", 1),)}),)),
             histories(16, 9),
         ),
+        *(
+            (replace(HISTORY, sequences={"history": sequence}), histories(16, 9))
+            for sequence in (
+                SequenceSpec(LENGTH, ("seen",), ids=("seen",)),
+                SequenceSpec(9, ("seen",), min_length=9),
+            )
+        ),
     ],
-    ids=["no zeros", "short", "one zero", "few samples", "lengths", "padding_idx", "ids"],
+    ids=[
+        *("no zeros", "short", "one zero", "few samples", "lengths", "padding_idx", "steps"),
+        *("ids", "one length"),
+    ],
 )
 def test_what_is_no_padding_is_not_told(
     spec: ModelSpec, inputs: dict[str, NDArray[np.int64]], caplog: pytest.LogCaptureFixture

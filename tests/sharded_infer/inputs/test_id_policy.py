@@ -7,6 +7,7 @@ from sharded_infer.errors import RequestError
 from sharded_infer.inputs.id_policy import IdPolicy, InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.specs.id_map_spec import IdMapSpec
+from sharded_infer.specs.id_steps import IdStep
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec, TableSpec
 
 STRICT = FeatureSpec("user_id", TableSpec("user", rows=4, dim=1))
@@ -34,6 +35,29 @@ def test_wrapped_ids_are_never_negative(given: int, wrapped: int) -> None:
     assert outside == 1
     assert wrapped == given % 5
     assert kept.values.tolist() == [wrapped, 1]
+
+
+def test_steps_come_before_bounds_and_padding() -> None:
+    table = TableSpec(
+        "page", 5, 1, features=("page_id", "other"), out_of_range="ignore", padding_idx=2,
+        id_steps={"page_id": (("divide", 10), ("add", -3))},
+    )  # fmt: skip
+    sent = bags_of([3, 50, 49, 90, -1, 30, 0], [[1, 0], [3, 2], [0, 1]])
+    policy = IdPolicy([STRICT, FeatureSpec("page_id", table), FeatureSpec("other", table)])
+    kept, outside = policy.apply(sent)
+    # Padding; rows 1, 6 and -4; row 0. The feature without steps has its own id.
+    assert kept.values.tolist() == [3, 1, 0, 0]
+    assert kept.lengths.tolist() == [[1, 0], [1, 1], [0, 1]]
+    assert outside == 2
+    assert sent.values.tolist() == [3, 50, 49, 90, -1, 30, 0]
+
+
+def test_a_refused_id_is_named_as_it_was_sent_beside_its_row() -> None:
+    steps: tuple[IdStep, ...] = (("multiply", 2), ("add", 100))
+    table = TableSpec("user", 4, 1, features=("user_id",), id_steps={"user_id": steps})
+    words = "'user_id', sample 1: id 7, row 114 after id_steps, is outside table 'user', expected 0"
+    with pytest.raises(RequestError, match=words):
+        IdPolicy([FeatureSpec("user_id", table)]).apply(bags_of([-49, 7], [[1, 1]]))
 
 
 # Policies on whole inputs: ids inside their tables after, or a refusal.

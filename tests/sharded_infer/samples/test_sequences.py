@@ -72,6 +72,13 @@ def test_padding_is_not_read() -> None:
     assert found["tag"].histogram == (0.0, 0.0, 1 / 3, 2 / 3)
 
 
+def test_ids_are_counted_as_their_rows() -> None:
+    table = TableSpec("tag", rows=4, dim=1, padding_idx=0, id_steps={"tag": (("add", -10),)})
+    found = statistics_of(ModelSpec("m", (table,)), [{"tag": [10, 13, 10, 9]}, {"tag": [12]}])
+    assert found["tag"].pooling_factor == 1.5
+    assert found["tag"].histogram == (0.0, 0.0, 0.5, 0.5)
+
+
 def test_a_feature_of_several_tables_is_counted_in_the_largest() -> None:
     tables = (
         TableSpec("small", rows=2, dim=1, features=("id",), out_of_range="modulo"),

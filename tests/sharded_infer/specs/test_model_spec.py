@@ -14,6 +14,7 @@ from kernels.row_format import RowFormat
 from sharded_infer import DenseSpec, GateSpec, ModelSpec, QuantizationSpec, TableSpec, TowerSpec
 from sharded_infer.errors import SpecError
 from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.id_steps import IdStep
 from sharded_infer.specs.model_spec import ServingSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.release_spec import ReleaseSpec
@@ -209,6 +210,26 @@ def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
             (small_with_table(default_row=[0.5] * count), f"{NO_ROW} 6 numbers, got {count}")
             for count in (0, 5, 7)
         ),
+        *(
+            (small_with_table(id_steps=steps), f"{AT} id_steps: {words}")
+            for steps, words in (
+                ({"a": [["hash", 2]]}, r"a\[0\]\[0\]: .*'add', 'multiply', .*, got 'hash'"),
+                ({"a": [["add", 2.5]]}, r"a\[0\]\[1\]: .* valid integer, got 2.5"),
+                ({"a": [["add", True]]}, r"a\[0\]\[1\]: .* valid integer, got True"),
+                ({"a": [["add", 2**63]]}, r"a\[0\]\[1\]: .* less than 9223372036854775808"),
+                ({"a": [["add"]]}, r"a\[0\]\[1\]: Field required"),
+                ({"a": [["add", 1, 2]]}, r"a\[0\]: .* at most 2 items"),
+                ({"a": []}, "a: .* at least 1 item"),
+                ({"a": [["add", 1]] * 17}, "a: .* at most 16 items"),
+                ({"b": [["add", 1]]}, "'b' is not one of the table's features: a"),
+                ({"a": [["remainder", -3]]}, "a: remainder: expected .* at least 1, got -3"),
+                ({"a": [["divide", 0]]}, "a: divide: expected a number of at least 1, got 0"),
+            )
+        ),
+        (
+            small_with_table(id_steps={"a": [["add", 1]]}, id_map={"unknown": "zero"}),
+            f"{AT} id_steps: expected none beside id_map",
+        ),
         (small_with_table(padding_idx=True), "table 'a': padding_idx: .* valid integer"),
         ({**SMALL, "serving": {"non_finit": 1}}, "non_finit: .*did you mean 'non_finite'"),
         (small_with_table(rows=0), "table 'a': rows: .* greater than or equal to 1, got 0"),
@@ -378,9 +399,20 @@ def test_a_feature_whose_ids_would_have_too_long_a_name_is_refused() -> None:
         parse_spec(fields)
 
 
+def test_steps_of_ids_are_stored_only_where_there_are_some() -> None:
+    spec = parse_spec(small_with_table(id_steps={"a": [["divide", 2], ["add", -1]]}))
+    assert spec.tables[0].id_steps == {"a": (("divide", 2), ("add", -1))}
+    assert dump_spec(spec)["tables"][0]["id_steps"] == {"a": [["divide", 2], ["add", -1]]}
+    assert parse_spec(dump_spec(spec)) == spec
+    assert "id_steps" not in dump_spec(parse_spec(SMALL))["tables"][0]
+    # Tables are members of sets.
+    assert len({spec.tables[0], *parse_spec(SMALL).tables}) == 2
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 FORMATS = st.sampled_from(RowFormat)
 SHARE = st.floats(1e-300, 1e300)
+STEPS: tuple[IdStep, ...] = (("multiply", -(2**63)), ("remainder", 7), ("add", -1))
 NAMES = [
     "user", "item_id", "C1", "a.b", "0x", "true", "inf", "tables", "x-y", "label",
 ]  # fmt: skip
@@ -395,15 +427,17 @@ def tables(draw: st.DrawFn) -> tuple[TableSpec, ...]:
             rows=draw(st.integers(1, 2**48 - 1)),
             dim=draw(st.integers(1, 8192)),
             pooling=draw(st.sampled_from(["sum", "mean"])),
-            features=draw(st.sampled_from([(), (f"{name}_1",), (f"{name}_1", f"{name}_2")])),
+            features=features,
             weights=draw(st.none() | TEXT),
             format=draw(st.none() | FORMATS),
             out_of_range=draw(st.sampled_from(["error", "ignore", "modulo"])),
             padding_idx=draw(st.sampled_from([None, 0])),
             required=draw(st.sampled_from([None, True])),
             default_row=draw(st.sampled_from([None, "zeros"])),
+            id_steps=draw(st.sampled_from([{}, {features[-1] if features else name: STEPS}])),
         )
         for name in names
+        for features in [draw(st.sampled_from([(), (f"{name}_1",), (f"{name}_1", f"{name}_2")]))]
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from serving.protocol.message_size import INFER_LIMITS
@@ -24,7 +25,9 @@ from tests.support.requests_by_chance import (
     inputs_by_chance,
     serialized,
 )
+from tests.support.steps_by_chance import IDS, row_of, steps_by_chance
 
+POLICIES = ("error", "ignore", "modulo")
 PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH)
 DENSE: Arrays = {
     "context": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -50,6 +53,31 @@ def check_agrees(message: bytes) -> bool:
 @given(inputs_by_chance())
 def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> None:
     assert check_agrees(serialized(inputs))
+
+
+TABLE = TableSpec("item", rows=9, dim=1, out_of_range="modulo", padding_idx=2)
+
+
+@settings(deadline=None, max_examples=200)
+@given(steps_by_chance(), st.lists(IDS, min_size=1, max_size=MAX_BATCH), st.sampled_from(POLICIES))
+def test_steps_of_ids_are_those_of_integers(steps: Any, ids: list[int], policy: Any) -> None:
+    table = replace(TABLE, out_of_range=policy)
+    stepped = replace(table, id_steps={"item": tuple(steps)})
+    expected, portable = (
+        PortableReader(ModelSpec("small", (each,)), max_batch=MAX_BATCH)
+        for each in (table, stepped)
+    )
+    reader = NativeReader(ModelSpec("small", (stepped,)), max_batch=MAX_BATCH)
+    sent = serialized({"item": np.array(ids, np.int64)})
+    rows = serialized({"item": np.array([row_of(id_, steps) for id_ in ids], np.int64)})
+    found = reader.read_message(sent)
+    if found is None:
+        for read, message in ((portable, sent), (expected, rows)):
+            with pytest.raises(RequestError, match="is outside table 'item'"):
+                read.read_message(message)
+        return
+    check_same(found, portable.read_message(sent))
+    check_same(found, expected.read_message(rows))
 
 
 REQUIRED = ("item", "tag", "user.country")
