@@ -35,6 +35,11 @@ _ELEMENTWISE: Final = (
     *(*ACTIVATIONS, _aten.gelu.default, _aten.tanh.default, _aten.dropout.default),
 )
 
+# Operators whose results are contiguous whatever their inputs are.
+_CONTIGUOUS: Final = (
+    *(_aten.linear.default, _aten.layer_norm.default, _aten.cat.default, _aten.matmul.default),
+)
+
 
 def fold_weights(program: GraphModule) -> int:
     """Replaces parts of constants by constants, in place; returns their number.
@@ -66,11 +71,26 @@ def multiply_pointwise(program: GraphModule) -> int:
         turned = _product(program, node)
         if turned is not None:
             node.replace_all_uses_with(turned)
+            product = turned.all_input_nodes[0]
             move_behind(program.graph, turned, _ELEMENTWISE)
+            _reshape_behind(product)
             made += 1
     if made:
         remove_unused(program)
     return made
+
+
+def _reshape_behind(product: Node) -> None:
+    """Replaces views of a product, which is turned around and not contiguous, by reshapes."""
+    waiting, seen = [product], {product}
+    while waiting:
+        for user in waiting.pop().users:
+            if user in seen or user.target in _CONTIGUOUS:
+                continue
+            if user.target is _aten.view.default:
+                user.target = _aten.reshape.default
+            seen.add(user)
+            waiting.append(user)
 
 
 def select_biases(program: GraphModule) -> int:

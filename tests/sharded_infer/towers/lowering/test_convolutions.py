@@ -49,6 +49,17 @@ def test_layers_of_one_position_are_products() -> None:
     assert order.index("aten.gelu.default") == order.index("aten.linear.default") + 2
 
 
+def pairs(tower: Tower, history: Tensor) -> Tensor:
+    """As xDeepFM: products of fields, whose layout einsum takes from its factors."""
+    turned = history.transpose(1, 2).contiguous()
+    both = torch.einsum("bhd,bmd->bhmd", tower.one(turned), turned)
+    return both.view(both.shape[0], -1, both.shape[3])
+
+
+def test_views_of_what_is_computed_from_a_product_stay_possible() -> None:
+    assert replaced(pairs)[0] == 1
+
+
 @pytest.mark.parametrize("name", ["wide", "grouped", "strided", "padded"])
 def test_others_stay(name: str) -> None:
     made, program = replaced(lambda tower, history: getattr(tower, name)(history.transpose(1, 2)))
