@@ -65,7 +65,7 @@ def check_assumptions(program: ExportedProgram, inputs: TowerInputs) -> None:
         program: as torch.export returned it, with its assertions.
 
     Raises:
-        TowerError: an assumption is wrong for a length.
+        TowerError: an assumption is wrong for a length or a number of samples.
     """
     roles = _roles(program, inputs)
     for node in program.graph.find_nodes(op="call_function", target=_ASSERTION):
@@ -73,6 +73,9 @@ def check_assumptions(program: ExportedProgram, inputs: TowerInputs) -> None:
         if assumed is None or not set(assumed.expr.free_symbols) <= set(roles):
             continue
         found = {roles[symbol] for symbol in assumed.expr.free_symbols}
+        for batch in _BATCHES if found == {None} else ():
+            if not bool(assumed.expr.xreplace(dict.fromkeys(roles, batch))):
+                raise TowerError(f"the module does not take {batch} samples: {assumed.expr} fails")
         for number, name in enumerate(inputs.sequences):
             if number not in found:
                 continue

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 import torch
+from torch._dynamo.exc import UserError
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.product import product_dtypes
@@ -361,13 +362,7 @@ def _export(
         with torch.no_grad(), warnings.catch_warnings():
             # Recurrent layers keep a list of their weights, which torch's tracing fills anew.
             warnings.filterwarnings("ignore", ".*_flat_weights", UserWarning)
-            traced = torch.export.export(
-                module,
-                sample,
-                dynamic_shapes=shapes,
-                # torch cannot prove some facts about lengths, such as min(L + 1, 2 L + 2) = L + 1.
-                prefer_deferred_runtime_asserts_over_guards=bool(inputs.sequences),
-            )
+            traced = _traced(module, sample, shapes, has_lengths=bool(inputs.sequences))
             check_assumptions(traced, inputs)
             program = decompose(traced)
             _refuse_changes(program, inputs)
@@ -383,6 +378,26 @@ def _export(
             f"{in_submodule(getattr(module, 'tower', module), error)}: {reason}"
         )
         raise TowerError(message) from error
+
+
+def _traced(
+    module: torch.nn.Module, sample: Any, shapes: Any, *, has_lengths: bool
+) -> torch.export.ExportedProgram:
+    # torch cannot prove some facts about lengths and batches, such as min(L + 1, 2 L + 2) = L + 1:
+    # they become assertions, which `check_assumptions` checks.
+    for deferred in (True,) if has_lengths else (False, True):
+        try:
+            return torch.export.export(
+                module,
+                sample,
+                dynamic_shapes=shapes,
+                prefer_deferred_runtime_asserts_over_guards=deferred,
+            )
+        except UserError as error:
+            refused = error
+            if deferred or "Constraints violated" not in str(error):
+                break
+    raise refused
 
 
 def _refuse_changes(program: torch.export.ExportedProgram, inputs: TowerInputs) -> None:
