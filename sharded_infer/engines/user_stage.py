@@ -44,7 +44,8 @@ class UserStage:
         pooled = [feature.name in names for feature in spec.features]
         dims = [feature.table.dim for feature in spec.features]
         self._split = tower.split_user(names, runs_of(pooled, dims))
-        columns = torch.tensor(pooled, dtype=torch.bool).repeat_interleave(torch.tensor(dims))
+        counts = torch.tensor(dims, dtype=torch.int64)
+        columns = torch.tensor(pooled, dtype=torch.bool).repeat_interleave(counts)
         self._by_user, self._own = map(_Columns, (columns, ~columns))
         shared = frozenset(self._split.shared)
         self._own_names = [name for name in tower.inputs.names[:-1] if name not in shared]
