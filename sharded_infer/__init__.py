@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from sharded_infer.importing.id_maps.mpzch import MpzchSettings
     from sharded_infer.importing.id_maps.torchrec_maps import id_maps_of, mch_id_map, mpzch_id_map
     from sharded_infer.importing.id_maps.vocabulary import open_vocabulary
+    from sharded_infer.importing.modules.from_module import ImportedModule, from_module
     from sharded_infer.importing.torchrec_model import from_torchrec
     from sharded_infer.publishing.deltas.changed_weights import changed_weights
     from sharded_infer.publishing.deltas.compaction import CompactedVersion, compact
     from sharded_infer.publishing.deltas.delta_publication import PublishedDelta, publish_delta
+    from sharded_infer.publishing.module_publication import publish
     from sharded_infer.publishing.part_publication import PublishedPart, publish_part
-    from sharded_infer.publishing.publication import PublishedVersion, publish
+    from sharded_infer.publishing.publication import PublishedVersion
     from sharded_infer.publishing.sampled_ids import (
         mapped_samples,
         sampled_frequencies,
@@ -38,11 +40,13 @@ if TYPE_CHECKING:
     from sharded_infer.samples.calibration import read_calibration
     from sharded_infer.samples.reference import record_reference
     from sharded_infer.samples.statistics import statistics_of
+    from sharded_infer.specs.feature_statistics import FeatureStatistics
     from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
     from sharded_infer.specs.model_spec import (
         DenseSpec,
         GateSpec,
         ModelSpec,
+        OutputGate,
         QuantizationSpec,
         ServingSpec,
         TableSpec,
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from sharded_infer.specs.precision import Precision
     from sharded_infer.specs.release_spec import ReleaseSpec
     from sharded_infer.specs.sequence_input import SequenceInput
+    from sharded_infer.specs.sequence_spec import SequenceSpec
     from sharded_infer.specs.spec_file import load_spec
     from sharded_infer.towers.program.archive import write_program
     from sharded_infer.towers.tower import export_tower
@@ -70,10 +75,8 @@ _MODULES = {
         "PublishedPart",
         "publish_part",
     ),
-    "publishing.publication": (
-        "PublishedVersion",
-        "publish",
-    ),
+    "publishing.module_publication": ("publish",),
+    "publishing.publication": ("PublishedVersion",),
     "quality.quality": ("CalibrationSamples",),
     "publishing.sampled_ids": ("mapped_samples", "sampled_frequencies", "with_frequencies"),
     "repositories.repository": ("Repository",),
@@ -81,10 +84,12 @@ _MODULES = {
     "samples.reference": ("record_reference",),
     "samples.statistics": ("statistics_of",),
     "specs.id_map_spec": ("IdMapSpec", "SharedRows"),
+    "specs.feature_statistics": ("FeatureStatistics",),
     "specs.model_spec": (
         "DenseSpec",
         "GateSpec",
         "ModelSpec",
+        "OutputGate",
         "QuantizationSpec",
         "ServingSpec",
         "TableSpec",
@@ -92,6 +97,7 @@ _MODULES = {
     ),
     "specs.release_spec": ("ReleaseSpec",),
     "specs.sequence_input": ("SequenceInput",),
+    "specs.sequence_spec": ("SequenceSpec",),
     "specs.spec_file": ("load_spec",),
     "importing.changes.change_files": ("open_changes",),
     "importing.changes.changed_rows": ("ChangedRows",),
@@ -105,6 +111,7 @@ _MODULES = {
     "importing.id_maps.mpzch": ("MpzchSettings",),
     "importing.id_maps.torchrec_maps": ("id_maps_of", "mch_id_map", "mpzch_id_map"),
     "importing.id_maps.vocabulary": ("open_vocabulary",),
+    "importing.modules.from_module": ("ImportedModule", "from_module"),
     "importing.torchrec_model": ("from_torchrec",),
     "towers.tower": ("export_tower",),
     "towers.program.archive": ("write_program",),
@@ -116,13 +123,16 @@ __all__ = [
     "ChangedRows",
     "CompactedVersion",
     "DenseSpec",
+    "FeatureStatistics",
     "FollowedFolder",
     "GateSpec",
     "IdMapSpec",
+    "ImportedModule",
     "KeyedTables",
     "Model",
     "ModelSpec",
     "MpzchSettings",
+    "OutputGate",
     "Precision",
     "PublishedDelta",
     "PublishedPart",
@@ -131,6 +141,7 @@ __all__ = [
     "ReleaseSpec",
     "Repository",
     "SequenceInput",
+    "SequenceSpec",
     "ServingSpec",
     "ShardedInferError",
     "SharedRows",
@@ -141,6 +152,7 @@ __all__ = [
     "changes_of_tracker",
     "compact",
     "export_tower",
+    "from_module",
     "from_torchrec",
     "generate_samples",
     "id_maps_of",

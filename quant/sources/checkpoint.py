@@ -52,6 +52,7 @@ class LiveSource(TensorSource):
         description: str = "the modules",
         *,
         whole: Callable[..., Mapping[str, Tensor]] | None = None,
+        scores: Callable[[Any], Mapping[str, Array]] | None = None,
     ) -> None:
         """Wrap all weights without copies.
 
@@ -62,10 +63,12 @@ class LiveSource(TensorSource):
             description: the source's name in messages.
             whole: scores a batch with the whole model, if its call is known: takes fp32 dense
                 inputs by name and a TorchRec KeyedJaggedTensor, and returns scores by output.
+            scores: scores a batch of requests (`ModelInput`) with the whole model, by output.
         """
         super().__init__(tensors, description)
         self.modules = dict(modules)
         self.whole = whole
+        self.scores = scores
 
     def submodules(self) -> Iterator[tuple[str, nn.Module]]:
         """All submodules, each with the prefix of its weights' keys, dot included."""

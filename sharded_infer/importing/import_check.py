@@ -6,7 +6,7 @@ largest number.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,11 @@ from sharded_infer.specs.model_spec import ModelSpec
 DEFAULT_BOUND = 1e-4
 _STEPS = 4  # of a module's own dtype, where that is coarser than the bound
 _SMALLEST = 1e-6  # of the largest number: below, everything counts as 0
-_MODULES, _RECORDED = "the trained modules", "the trained model's recorded scores"
+_MODULE, _MODULES, _RECORDED = (
+    "the trained module",
+    "the trained modules",
+    "the trained model's recorded scores",
+)
 
 
 @dataclass(slots=True)
@@ -73,6 +77,8 @@ def check_import(
     samples: ModelInput | None,
     calibration: CalibrationSamples | None = None,
     progress: Progress = no_progress,
+    *,
+    sent: Sequence[ModelInput] = (),
 ) -> ImportReport | None:
     """Compare the imported model with the trained model; None if nothing is comparable.
 
@@ -83,6 +89,7 @@ def check_import(
         model: its spec comes from `resolve_spec`.
         samples: golden requests, unless they are the first calibration samples.
         calibration: more samples, optionally with the trained model's scores.
+        sent: all samples with ids as clients send them, for a source that scores requests.
 
     Raises:
         GateError: a difference beyond `gate.max_import_diff`; names feature and table, or the
@@ -102,6 +109,10 @@ def check_import(
         embeddings.append(found[0])
         scores.append(found[1])
         allowed = max(allowed, found[2])
+    if isinstance(source, LiveSource) and source.scores is not None and sent:
+        scores.append(_against_module(model, source.scores, sent, bound, progress))
+        names.append(_MODULE)
+        counts.append(sum(part.batch_size for part in sent))
     if calibration is not None and calibration.references:
         scores.append(_against_recorded(model, calibration, bound, progress))
         names.append(_RECORDED)
@@ -161,6 +172,31 @@ def _against_modules(
                 "; all embeddings agree: the tower, its dense inputs or its outputs do not",
             )
     return max(f.share for f in gaps), max(f.share for f in scored.values()), widest
+
+
+def _against_module(
+    model: Fp32Model,
+    trained: Callable[[ModelInput], Mapping[str, NDArray[np.float32]]],
+    samples: Sequence[ModelInput],
+    bound: float,
+    progress: Progress,
+) -> float:
+    """The largest difference from the whole module's scores, as a share."""
+    scored = {name: _Difference() for name in model.spec.tower.outputs}
+    total, done = sum(part.batch_size for part in samples), 0
+    for batch in (batch for part in samples for batch in batches(part)):
+        _add_scores(scored, trained(batch), model.scores(batch))
+        done += batch.batch_size
+        progress("comparing with the trained module", done, total)
+    for name, gap in scored.items():
+        if not gap.share <= bound:
+            raise gap.refusal(
+                f"model {model.spec.name!r}: output {name!r} differs from the trained module's",
+                bound,
+                ": the spec, the weights or the tower were changed since the import, or the module "
+                "gives other scores at each call",
+            )
+    return max(gap.share for gap in scored.values())
 
 
 def _feature_columns(model: Fp32Model, batch: ModelInput) -> list[Tensor]:

@@ -189,7 +189,9 @@ def publish(
             asked = given if given is not None else written.generate()
         golden_input = written.mapped(asked)
         ZeroPadding(spec).look(golden_input)
+        sent = [asked] if given is not None or calibrating is None else []
         if calibrating is not None:
+            sent.append(calibrating.model_input)
             mapped = written.mapped(calibrating.model_input)
             calibrating = replace(calibrating, model_input=mapped)
         measured_on = None if given is None else golden_input
@@ -207,6 +209,7 @@ def publish(
             if calibrating is None
             else replace(calibrating, model_input=order.trained_rows(calibrating.model_input)),
             progress,
+            sent=sent,
         )
         with repository.staging(spec.name) as staged, storage_errors(staged):
             check_finite_scores(trained, golden_input)

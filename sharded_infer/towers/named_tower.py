@@ -6,7 +6,7 @@ their declared order.
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -90,8 +90,10 @@ def _parameters(module: object) -> Sequence[inspect.Parameter]:
     )
 
 
-def copy_for_export(module: nn.Module) -> nn.Module:
+def copy_for_export(module: nn.Module, sharing: Iterable[torch.Tensor] = ()) -> nn.Module:
     """A copy of a module in eval mode on the CPU, without gradients.
+
+    The copy has no copies of the parameters `sharing`.
 
     Weights that are computed from others (`weight_norm`, `spectral_norm`, `prune` and other
     parametrizations) are computed once, so that their products can be packed and lowered.
@@ -114,6 +116,7 @@ def copy_for_export(module: nn.Module) -> nn.Module:
         for value in vars(child).values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
+    computed |= {id(weight): nn.Parameter(weight.detach(), False) for weight in sharing}
     copied = module
     try:
         copied = copy.deepcopy(module, computed)

@@ -12,6 +12,7 @@ from kernels.wording import counted
 from serving.commands.console import ERRORS, JsonOption, print_result, progress_bars
 from serving.commands.lazy_group import load_by_name
 from serving.commands.models.publish_changes import ChangeOptions, publish_changes
+from serving.commands.models.publish_module import ModuleOptions, publish_module
 from serving.commands.models.quantization import (
     CalibrationOption,
     ErrorBudgetOption,
@@ -212,12 +213,25 @@ def publish_command(
     --join N and the same spec, weights, budgets and layouts. The version has the files of a whole
     publish.
 
+    With --module a trained nn.Module is published by itself: its embeddings become tables, the
+    rest the tower, and the version's scores are compared with the module's.
+
     With --changed, --base or --follow changed rows alone are published, in front of a version's:
     seconds instead of minutes. `repo compact` makes such a version whole.
     """
     changes = ChangeOptions(
         **{field.name: values.pop(field.name) for field in fields(ChangeOptions)}
     )
+    module = ModuleOptions(
+        **{field.name: values.pop(field.name) for field in fields(ModuleOptions)}
+    )
+    if module.module is not None:
+        if changes.are_given or part is not None or join is not None:
+            raise InputError("--module is published whole, without --changed, --part and --join")
+        publish_module(module, values, print_version, as_json=as_json)
+        return
+    if module.example is not None or module.dry_run:
+        raise InputError("--example and --dry-run: expected --module, whose call they describe")
     if changes.are_given:
         if part is not None or join is not None:
             raise InputError("--part and --join: changed rows are published by one process")
@@ -225,7 +239,8 @@ def publish_command(
         return
     if missing := [name for name in ("spec", "weights") if values[name] is None]:
         raise InputError(
-            f"--{missing[0]}: expected it, or --changed to publish changed rows of a version alone"
+            f"--{missing[0]}: expected it, or --module to publish a trained module, or --changed "
+            "to publish changed rows of a version alone"
         )
     job = PublishJob.read(PublishOptions(**values))
     if part is not None:
@@ -284,4 +299,6 @@ def print_version(
     )
 
 
-declare_fields(publish_command, PublishOptions, ChangeOptions, optional=("spec", "weights"))
+declare_fields(
+    publish_command, PublishOptions, ModuleOptions, ChangeOptions, optional=("spec", "weights")
+)

@@ -1,0 +1,1 @@
+"""Trained modules, cut into tables and a tower."""

@@ -1,0 +1,217 @@
+"""Example inputs of a module: tensors with names, out of any nesting of its arguments."""
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from kernels.wording import did_you_mean, listed
+from sharded_infer.errors import InputError
+
+_UNNAMEABLE = re.compile(r"[^A-Za-z0-9_\-]+")
+_FEWEST_SAMPLES = 2  # of a batch whose size is exported as variable
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A tensor among a module's inputs, `[B, ...]`.
+
+    Attributes:
+        columns: names of the columns of a sample's numbers, equal where neighbours are one input;
+            None: they have no names of their own.
+    """
+
+    name: str
+    tensor: Tensor
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def width(self) -> int:
+        """Numbers of a sample."""
+        return self.tensor[0].numel()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Arguments of a module's call."""
+
+    leaves: tuple[Leaf, ...]
+    _values: tuple[Any, ...]
+    _tensors: tuple[int, ...]
+    _structure: Any
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        inputs: Any,
+        *,
+        method: str = "forward",
+        columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    ) -> "Example":
+        """Name the tensors of `inputs`: by argument of `method`, key of a dict, or `columns`.
+
+        Args:
+            inputs: a tuple of positional arguments, a dict of arguments by name (or, of a method
+                that takes one dict, the dict), or the one argument.
+            columns: names of the columns of the one `[B, F]` tensor, or of each by its name.
+
+        Raises InputError for inputs that the method does not take, or that are no tensors.
+        """
+        arguments, named = _arguments(module, inputs, method)
+        pairs, structure = pytree.tree_flatten_with_path((arguments, named), is_leaf=_is_jagged)
+        values = [_tensor(value) for _, value in pairs]
+        tensors = [at for at, value in enumerate(values) if isinstance(value, Tensor)]
+        if not tensors:
+            raise InputError("example inputs: expected at least one tensor, got none")
+        parameters = list(inspect.signature(getattr(module, method)).parameters)
+        names = _names([pairs[at][0] for at in tensors], parameters)
+        sizes = {name: list(values[at].shape) for name, at in zip(names, tensors, strict=True)}
+        first = next(iter(sizes))
+        for name, size in sizes.items():
+            if not size or not size[0] or size[0] != sizes[first][0]:
+                raise InputError(
+                    f"example input {name!r}: expected [B, ...] of at least one sample, as many as "
+                    f"{first!r} has ({sizes[first]}), got {size}"
+                )
+        repeats = -(-_FEWEST_SAMPLES // sizes[first][0])
+        for at in tensors:
+            values[at] = torch.cat([values[at]] * repeats) if repeats > 1 else values[at]
+        by_leaf = _columns(
+            columns, {name: values[at] for name, at in zip(names, tensors, strict=True)}
+        )
+        leaves = [
+            Leaf(name, values[at], by_leaf.get(name))
+            for name, at in zip(names, tensors, strict=True)
+        ]
+        return cls(tuple(leaves), tuple(values), tuple(tensors), structure)
+
+    @property
+    def samples(self) -> int:
+        """B, at least two: a single sample is repeated."""
+        return len(self.leaves[0].tensor)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All leaves' tensors."""
+        return tuple(leaf.tensor for leaf in self.leaves)
+
+    def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of the call with other tensors in the leaves' places."""
+        values = list(self._values)
+        for at, tensor in zip(self._tensors, tensors, strict=True):
+            values[at] = tensor
+        arguments, named = pytree.tree_unflatten(values, self._structure)
+        return arguments, named
+
+
+def _arguments(
+    module: nn.Module, inputs: Any, method: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    call = getattr(module, method, None)
+    if not callable(call):
+        raise InputError(f"{type(module).__name__} has no method {method!r}")
+    signature = inspect.signature(call)
+    attempts: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    if isinstance(inputs, Mapping) and all(isinstance(key, str) for key in inputs):
+        attempts.append(((), dict(inputs)))
+    attempts.append((tuple(inputs), {}) if isinstance(inputs, tuple) else ((inputs,), {}))
+    for arguments, named in attempts:
+        try:
+            signature.bind(*arguments, **named)
+        except TypeError as error:
+            refused = error
+        else:
+            return arguments, named
+    raise InputError(
+        f"example inputs: {type(module).__name__}.{method}{signature} does not take them: {refused}"
+    )
+
+
+def _is_jagged(value: Any) -> bool:
+    return type(value).__name__ in ("KeyedJaggedTensor", "JaggedTensor")
+
+
+def _tensor(value: Any) -> Any:
+    if _is_jagged(value):
+        raise InputError(
+            f"example inputs: a {type(value).__name__} of TorchRec: publish its models with "
+            "from_torchrec, or a spec and the collection as weights"
+        )
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InputError(
+        f"example inputs: expected tensors, arrays, numbers, and dicts, lists and tuples of them, "
+        f"got a {type(value).__name__}"
+    )
+
+
+def _names(paths: Sequence[Any], parameters: Sequence[str]) -> list[str]:
+    """The shortest end of each path that no other has: a dict's key, else its argument too."""
+    steps = [[*_steps(path, parameters)] for path in paths]
+    short = [
+        # Positions in a list are no names.
+        path[next((at for at in reversed(range(len(path))) if not path[at].isdigit()), 0) :]
+        for path in steps
+    ]
+    counts = Counter(map(tuple, short))
+    chosen = [
+        own if counts[tuple(own)] == 1 else path for own, path in zip(short, steps, strict=True)
+    ]
+    return [
+        "_".join(_UNNAMEABLE.sub("_", step).strip("_-") or "x" for step in path) for path in chosen
+    ]
+
+
+def _steps(path: Any, parameters: Sequence[str]) -> list[str]:
+    (_, argument), rest = (path[0], path[1]), path[2:]
+    first = getattr(argument, "key", None)
+    if first is None:
+        # Positional arguments behind the last name are of `*args`.
+        first = parameters[min(argument.idx, len(parameters) - 1)]
+    return [str(first), *path_names(rest)]
+
+
+def path_names(path: Sequence[Any]) -> list[str]:
+    """Keys, positions and attributes on the way to a value in nested ones."""
+    return [
+        str(getattr(step, "key", getattr(step, "idx", getattr(step, "name", "")))) for step in path
+    ]
+
+
+def _columns(
+    columns: Sequence[str] | Mapping[str, Sequence[str]] | None, tensors: Mapping[str, Tensor]
+) -> dict[str, tuple[str, ...]]:
+    if columns is None:
+        return {}
+    if not isinstance(columns, Mapping):
+        wide = [name for name, tensor in tensors.items() if tensor.dim() == 2]
+        if len(wide) != 1:
+            raise InputError(
+                f"columns: expected them by input, one of {listed(wide) if wide else 'none [B, F]'}"
+            )
+        columns = {wide[0]: columns}
+    for name, names in columns.items():
+        if name not in tensors:
+            raise InputError(
+                f"columns: {name!r} is not one of the inputs {listed(list(tensors))}"
+                f"{did_you_mean(name, tensors)}"
+            )
+        width = tensors[name][0].numel()
+        if len(names) != width:
+            raise InputError(f"columns of {name!r}: expected {width} names, got {len(names)}")
+        runs = [one for at, one in enumerate(names) if not at or names[at - 1] != one]
+        if repeated := [one for one, count in Counter(runs).items() if count > 1]:
+            raise InputError(f"columns of {name!r}: {repeated[0]!r} names columns that are apart")
+    return {name: tuple(names) for name, names in columns.items()}

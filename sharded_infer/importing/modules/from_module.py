@@ -1,0 +1,158 @@
+"""Import of a trained `nn.Module` with embeddings inside: spec, weights and tower."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from kernels.wording import did_you_mean, listed
+from quant.sources.checkpoint import LiveSource
+from sharded_infer.errors import InputError, SpecError
+from sharded_infer.importing.modules.cut_tower import build_tower, cut_lookups
+from sharded_infer.importing.modules.example import Example
+from sharded_infer.importing.modules.exported import Called, called, exported, scores_of
+from sharded_infer.importing.modules.id_tags import IdTags
+from sharded_infer.importing.modules.lookups import find_lookups, table_path
+from sharded_infer.importing.modules.placement import Placement, place
+from sharded_infer.importing.modules.report import ImportReport, report_of
+from sharded_infer.importing.modules.trained_call import TrainedCall
+from sharded_infer.specs.model_spec import GateSpec, ModelSpec, OutputGate, TowerSpec
+
+_DRAWN = 17  # samples
+_IMPORT_BOUND = 1e-5
+_RELATIVE_BOUND = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModule:
+    """A trained module as `publish` takes it.
+
+    Attributes:
+        spec: tables are named by their paths in the module, features by its inputs.
+        weights: by table, in the module's memory; with the module, whose scores the import check
+            compares.
+        samples: the example as clients send it, and samples drawn from it.
+        report: the tables that were found, what stays in the tower, and what is doubtful.
+    """
+
+    spec: ModelSpec
+    weights: LiveSource
+    tower: nn.Module
+    samples: Mapping[str, NDArray[Any]]
+    report: ImportReport
+
+
+def from_module(
+    module: nn.Module,
+    example_inputs: Any,
+    *,
+    name: str = "model",
+    method: str = "forward",
+    columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    user: Sequence[str] = (),
+) -> ImportedModule:
+    """Cut a trained module at its embeddings.
+
+    Args:
+        module: called as in inference. It is not changed.
+        example_inputs: arguments of a call of real samples: a tensor `[B, ...]`, a tuple, or a dict
+            by argument's name.
+        name: of the model in repositories and on the wire.
+        method: the module's method that scores.
+        columns: names of the columns of the one `[B, F]` input, or by input; neighbours of one name
+            are one feature.
+        user: inputs that a request sends once for all its samples.
+
+    Raises:
+        InputError: the module does not take the example.
+        TowerError: the module cannot be exported, or computes ids by more than constants; names the
+            line.
+        SpecError: no embedding is looked up, or two inputs have one name.
+    """
+    example = Example.of(module, example_inputs, method=method, columns=columns)
+    whole = called(module, example, method)
+    scores = scores_of(whole, example.tensors)
+    graph_module = exported(whole)
+    tags = IdTags(graph_module, example.tensors)
+    lookups, left = find_lookups(graph_module, tags)
+    if not lookups:
+        raise SpecError(f"{type(module).__name__} looks up no embeddings by ids of its inputs")
+    parameters = {lookup.weight: lookup.parameter for lookup in lookups}
+    needed = cut_lookups(graph_module, lookups, tags)
+    placement = place(example, lookups, parameters, needed)
+    names = [block.name for block in placement.blocks]
+    if unknown := [name for name in user if name not in names]:
+        raise InputError(
+            f"user: {unknown[0]!r} is not one of the inputs {listed(names)}"
+            f"{did_you_mean(unknown[0], names)}"
+        )
+    spec = ModelSpec(
+        name,
+        tables=placement.tables,
+        dense=placement.dense,
+        tower=TowerSpec(outputs=whole.outputs, user_inputs=tuple(user)),
+        sequences=dict(placement.sequences),
+        gate=_gate(scores),
+    )
+    tower = build_tower(graph_module, example, lookups, placement, spec)
+    tensors = {
+        table: parameters[path].reshape(len(parameters[path]), -1)
+        for table, path in placement.weights.items()
+    }
+    weights = LiveSource(
+        tensors,
+        {},
+        type(module).__name__,
+        scores=TrainedCall(whole, example, placement, spec),
+    )
+    samples = _sent(_with_drawn(whole, example, placement), placement)
+    kept = {weight.data_ptr() for weight in tower.parameters()}
+    whole_tables = [
+        table_path(path) for path, weight in parameters.items() if weight.data_ptr() in kept
+    ]
+    report = report_of(example, lookups, left, placement, whole.outputs, user, whole_tables)
+    return ImportedModule(spec, weights, tower, samples, report)
+
+
+def _gate(scores: Mapping[str, Tensor]) -> GateSpec:
+    """Bounds of a share for scores that are no probabilities."""
+    others = [name for name, score in scores.items() if bool(((score < 0) | (score > 1)).any())]
+    relative = {name: OutputGate(max_relative_diff=_RELATIVE_BOUND) for name in others}
+    return GateSpec(max_import_diff=_IMPORT_BOUND, outputs=relative or None)
+
+
+def _with_drawn(whole: Called, example: Example, placement: Placement) -> list[Tensor]:
+    """The example, samples that mix its inputs, and one with empty histories.
+
+    Samples that the module has no finite scores of are left out.
+    """
+    generator = torch.Generator().manual_seed(0)
+    drawn = [
+        leaf.tensor[torch.randint(0, example.samples, (_DRAWN,), generator=generator)]
+        for leaf in example.leaves
+    ]
+    for block in placement.blocks:
+        if block.is_sequence and block.width > 1:
+            drawn[block.leaf].reshape(_DRAWN, -1)[-1, block.first : block.last] = 0
+    both = [torch.cat(pair) for pair in zip(example.tensors, drawn, strict=True)]
+    scores = scores_of(whole, both)
+    is_finite = torch.stack(
+        [score.reshape(len(score), -1).isfinite().all(1) for score in scores.values()]
+    ).all(0)
+    return [tensor[is_finite] for tensor in both]
+
+
+def _sent(leaves: Sequence[Tensor], placement: Placement) -> dict[str, NDArray[Any]]:
+    """Inputs as clients send them."""
+    sent: dict[str, NDArray[Any]] = {}
+    for block in placement.blocks:
+        columns = leaves[block.leaf].reshape(len(leaves[0]), -1)[:, block.first : block.last]
+        if block.is_dense:
+            sent[block.name] = columns.float().numpy()
+        else:
+            ids = columns.long().numpy()
+            sent[block.name] = ids if block.width > 1 else ids[:, 0]
+    return sent

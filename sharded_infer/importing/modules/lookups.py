@@ -1,0 +1,155 @@
+"""Lookups of an exported module: rows of its parameters, by ids of its inputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from sharded_infer.errors import TowerError
+from sharded_infer.importing.modules.exported import source_line
+from sharded_infer.importing.modules.id_tags import Cell, IdTags
+
+_ATEN = torch.ops.aten
+_BAGS = (_ATEN.embedding_bag.padding_idx, _ATEN.embedding_bag.default, _ATEN._embedding_bag.default)
+# Parameters that are no larger may stay in the tower, whatever their indices are.
+_MOST_TOWER_ROWS = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleLookup:
+    """Rows of one parameter for each id of a sample.
+
+    Attributes:
+        weight: the parameter's path in the module.
+        parameter: fp32 or another float, `[rows, dim]` or `[rows]`.
+        cells: where each id of a sample comes from, in order.
+        pooling: of a bag; None: the rows as they are.
+    """
+
+    node: Node
+    weight: str
+    parameter: Tensor
+    cells: tuple[Cell, ...]
+    pooling: str | None = None
+
+    @property
+    def value(self) -> Any:
+        """The rows as torch traced them: shape and dtype."""
+        value = self.node.meta["val"]
+        return value if self.pooling is None else value[0]
+
+    @property
+    def squeezed(self) -> bool:
+        """True if the parameter is `[rows]`: its numbers have no last dimension."""
+        return self.parameter.dim() == 1
+
+
+@dataclass(frozen=True, slots=True)
+class TowerLookup:
+    """Rows of a parameter that stays in the tower, and why."""
+
+    weight: str
+    rows: int
+    dim: int
+    reason: str
+    line: str
+
+
+def find_lookups(
+    graph_module: GraphModule, tags: IdTags
+) -> tuple[list[ModuleLookup], list[TowerLookup]]:
+    """All lookups by ids of inputs, and those that stay in the tower.
+
+    Raises TowerError, naming the line, where ids of a large table are computed by anything but
+    constants.
+    """
+    cut: list[ModuleLookup] = []
+    left: list[TowerLookup] = []
+    for node in graph_module.graph.nodes:
+        parts = _parts(node)
+        if parts is None:
+            continue
+        parameter, ids, pooling = parts
+        weight = parameter_of(graph_module, parameter)
+        if weight is None or not weight.is_floating_point() or weight.dim() > 2:
+            continue
+        path = str(parameter.target)
+        rows, dim = len(weight), 1 if weight.dim() == 1 else weight.shape[1]
+        line = source_line(node)
+        if ids not in tags.depends:
+            left.append(
+                TowerLookup(table_path(path), rows, dim, "positions, no ids of an input", line)
+            )
+            continue
+        cells = tags.cells(ids)
+        if cells is not None and _bag_fits(node, ids, pooling, tags):
+            cut.append(ModuleLookup(node, path, weight.detach(), tuple(cells), pooling))
+            continue
+        if rows > _MOST_TOWER_ROWS or pooling is not None:
+            raise TowerError(
+                f"table {table_path(path)!r} [{rows}, {dim}]: its ids are computed from the inputs "
+                f"by more than casts, slices and arithmetic by constants{line}; compute them "
+                "before the module is called, or pass them as an input"
+            )
+        left.append(TowerLookup(table_path(path), rows, dim, "ids that the module computes", line))
+    return cut, left
+
+
+def table_path(weight: str) -> str:
+    """Path of a parameter in the user's module, without `.weight`."""
+    return weight.removeprefix("module.").removesuffix(".weight")
+
+
+def parameter_of(graph_module: GraphModule, node: Node) -> Tensor | None:
+    """The parameter or buffer that a node reads; None for other nodes."""
+    if node.op != "get_attr":
+        return None
+    found: object = graph_module
+    for step in str(node.target).split("."):
+        found = getattr(found, step)
+    return found if isinstance(found, Tensor) else None
+
+
+def _parts(node: Node) -> tuple[Node, Node, str | None] | None:
+    """Parameter, ids and pooling of a node that may look rows up."""
+    if node.op != "call_function":
+        return None
+    arguments = node.args
+    if node.target is _ATEN.embedding.default:
+        return arguments[0], arguments[1], None  # type: ignore[return-value]
+    if node.target in _BAGS:
+        mode = arguments[4] if len(arguments) > 4 else node.kwargs.get("mode", 0)
+        return arguments[0], arguments[1], ("sum", "mean", "max")[mode]  # type: ignore[return-value, index]
+    if node.target is _ATEN.index_select.default and arguments[1] == 0:
+        return arguments[0], arguments[2], None  # type: ignore[return-value]
+    if node.target is _ATEN.index.Tensor:
+        indices = arguments[1]
+        if isinstance(indices, list | tuple) and len(indices) == 1 and isinstance(indices[0], Node):
+            return arguments[0], indices[0], None  # type: ignore[return-value]
+    return None
+
+
+def _bag_fits(node: Node, ids: Node, pooling: str | None, tags: IdTags) -> bool:
+    """True unless a bag has weights, or is no sample: one bag a sample, of equally many ids."""
+    if pooling is None:
+        return True
+    names = (
+        "weight",
+        "indices",
+        "offsets",
+        "scale_grad_by_freq",
+        "mode",
+        "sparse",
+        "per_sample_weights",
+    )
+    given: Mapping[str, object] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    offsets = given["offsets"]
+    return (
+        given.get("per_sample_weights") is None
+        and isinstance(offsets, Node)
+        and offsets not in tags.depends
+        and node.meta["val"][0].dim() == 2
+    )

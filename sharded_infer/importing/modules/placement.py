@@ -1,0 +1,253 @@
+"""The spec of a module's lookups: tables, features, sequences and dense inputs."""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from sharded_infer.errors import SpecError
+from sharded_infer.importing.modules.example import Example, Leaf
+from sharded_infer.importing.modules.id_tags import Cell
+from sharded_infer.importing.modules.lookups import ModuleLookup, table_path
+from sharded_infer.specs.id_steps import IdStep
+from sharded_infer.specs.model_spec import DenseSpec, TableSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
+
+_UNNAMEABLE = re.compile(r"[^A-Za-z0-9_\-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Neighbouring columns of a leaf that are one input of the model.
+
+    Attributes:
+        is_sequence: its rows, or ids, go to the tower unpooled.
+        has_ids: the tower takes the ids too.
+        is_dense: it is a dense input.
+    """
+
+    name: str
+    leaf: int
+    first: int
+    last: int
+    is_sequence: bool = False
+    has_ids: bool = False
+    is_dense: bool = False
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self.last - self.first
+
+
+@dataclass(slots=True)
+class _Table:
+    weight: str
+    name: str
+    features: list[str] = field(default_factory=list)
+    steps: dict[str, tuple[IdStep, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The model's inputs and tables.
+
+    Attributes:
+        blocks: in the order of the leaves' columns; those that nothing reads are left out.
+        tables: by the parameter's path and the steps of a block's ids; several where one feature
+            looks up the same table by different steps.
+    """
+
+    blocks: tuple[Block, ...]
+    tables: tuple[TableSpec, ...]
+    weights: Mapping[str, str]
+    table_of: Mapping[tuple[str, str, tuple[IdStep, ...]], str]
+    dense: DenseSpec
+    sequences: Mapping[str, SequenceSpec]
+
+    def block_of(self, cell: Cell) -> Block:
+        """The block of a cell."""
+        return next(
+            block
+            for block in self.blocks
+            if block.leaf == cell.leaf and block.first <= cell.column < block.last
+        )
+
+
+def place(
+    example: Example,
+    lookups: Sequence[ModuleLookup],
+    parameters: Mapping[str, Tensor],
+    needed: Collection[tuple[int, int]],
+) -> Placement:
+    """Choose the inputs and tables of a model.
+
+    Args:
+        lookups: those that are cut out of the module.
+        parameters: by path; `[rows, dim]` or `[rows]`.
+        needed: leaves and columns whose numbers the tower reads too.
+
+    Raises SpecError where two inputs get one name.
+    """
+    blocks = tuple(_blocks(example.leaves, lookups, needed))
+    _check_names(blocks)
+    by_column = {(b.leaf, column): b for b in blocks for column in range(b.first, b.last)}
+    tables: dict[str, list[_Table]] = defaultdict(list)
+    table_of: dict[tuple[str, str, tuple[IdStep, ...]], str] = {}
+    for lookup in lookups:
+        for cell in lookup.cells:
+            block = by_column[cell.leaf, cell.column]
+            key = (lookup.weight, block.name, cell.steps)
+            if key not in table_of:
+                table_of[key] = _table_for(tables[lookup.weight], lookup.weight, block, cell)
+    specs, weights = [], {}
+    names: set[str] = set()
+    for copies in tables.values():
+        for table in copies:
+            if table.name in names:
+                raise SpecError(f"two parameters are tables of the name {table.name!r}")
+            names.add(table.name)
+            weight = parameters[table.weight]
+            weights[table.name] = table.weight
+            specs.append(
+                TableSpec(
+                    table.name,
+                    rows=len(weight),
+                    dim=1 if weight.dim() == 1 else weight.shape[1],
+                    features=tuple(table.features),
+                    required=True,
+                    pooling=_pooling(lookups, table.weight),
+                    **({"id_steps": table.steps} if table.steps else {}),  # type: ignore[arg-type]
+                )
+            )
+    sequences = {
+        block.name: SequenceSpec(
+            max_length=block.width,
+            min_length=block.width,
+            pad_to="max_length",
+            features=(block.name,),
+            **({"ids": (block.name,)} if block.has_ids else {}),  # type: ignore[arg-type]
+        )
+        for block in blocks
+        if block.is_sequence
+    }
+    dense = DenseSpec({block.name: block.width for block in blocks if block.is_dense})
+    return Placement(blocks, tuple(specs), weights, table_of, dense, sequences)
+
+
+def _table_for(copies: list[_Table], weight: str, block: Block, cell: Cell) -> str:
+    """The copy of a table in which a feature has these steps; a new one if all have others."""
+    for table in copies:
+        if block.name not in table.features:
+            table.features.append(block.name)
+            if cell.steps:
+                table.steps[block.name] = cell.steps
+            return table.name
+    base = _UNNAMEABLE.sub("_", table_path(weight).replace(".", "_")).strip("_-") or "table"
+    name = f"{base}_{len(copies) + 1}" if copies else base
+    copies.append(
+        _Table(weight, name, [block.name], {block.name: cell.steps} if cell.steps else {})
+    )
+    return name
+
+
+def _pooling(lookups: Sequence[ModuleLookup], weight: str) -> Any:
+    poolings = {lookup.pooling for lookup in lookups if lookup.weight == weight}
+    return "mean" if poolings == {"mean"} else "sum"
+
+
+def _blocks(
+    leaves: Sequence[Leaf], lookups: Sequence[ModuleLookup], needed: Collection[tuple[int, int]]
+) -> Iterator[Block]:
+    uses: dict[tuple[int, int], set[Any]] = defaultdict(set)
+    bagged: set[tuple[int, int]] = set()
+    for lookup in lookups:
+        for cell in lookup.cells:
+            uses[cell.leaf, cell.column].add((lookup.weight, cell.steps))
+            if lookup.pooling is not None:
+                bagged.add((cell.leaf, cell.column))
+    for number, leaf in enumerate(leaves):
+        for first, last in _runs(number, leaf, uses, needed):
+            columns = {(number, column) for column in range(first, last)}
+            is_looked_up = any(uses[column] for column in columns)
+            is_needed = bool(columns & set(needed))
+            if not (is_looked_up or is_needed):
+                continue
+            is_bag = columns <= bagged and not is_needed and _only_bags(lookups, columns)
+            is_sequence = is_looked_up and not is_bag and (last - first > 1 or is_needed)
+            yield Block(
+                _name(leaf, first, last),
+                *(number, first, last),
+                is_sequence=is_sequence,
+                has_ids=is_sequence and is_needed,
+                is_dense=not is_looked_up,
+            )
+
+
+def _only_bags(lookups: Sequence[ModuleLookup], columns: set[tuple[int, int]]) -> bool:
+    """True if these columns are one whole bag wherever they are looked up."""
+    reading = [
+        lookup
+        for lookup in lookups
+        if columns & {(cell.leaf, cell.column) for cell in lookup.cells}
+    ]
+    return all(
+        lookup.pooling in ("sum", "mean")
+        and {(cell.leaf, cell.column) for cell in lookup.cells} == columns
+        and len(lookup.cells) == len(columns)
+        for lookup in reading
+    )
+
+
+def _runs(
+    number: int,
+    leaf: Leaf,
+    uses: Mapping[tuple[int, int], set[Any]],
+    needed: Collection[tuple[int, int]],
+) -> Iterator[tuple[int, int]]:
+    """Neighbouring columns that are used alike, or have one name."""
+    first, before = 0, _use(number, 0, leaf, uses, needed)
+    for column in range(1, leaf.width):
+        use = _use(number, column, leaf, uses, needed)
+        if leaf.columns is not None:
+            alike = leaf.columns[column] == leaf.columns[column - 1]
+        else:
+            # Ids that are not looked up themselves, such as the last of a history, go with others.
+            alike = use == before or (not leaf.tensor.is_floating_point() and not (use and before))
+        if not alike:
+            yield first, column
+            first, before = column, use
+        before = before or use
+    yield first, leaf.width
+
+
+def _use(
+    number: int,
+    column: int,
+    leaf: Leaf,
+    uses: Mapping[tuple[int, int], set[Any]],
+    needed: Collection[tuple[int, int]],
+) -> Any:
+    looked_up = frozenset(uses.get((number, column), ()))
+    if leaf.tensor.is_floating_point():
+        return looked_up, (number, column) in needed
+    return looked_up
+
+
+def _name(leaf: Leaf, first: int, last: int) -> str:
+    if leaf.columns is not None:
+        return leaf.columns[first]
+    if last - first == leaf.width:
+        return leaf.name
+    return f"{leaf.name}_{first}" if last - first == 1 else f"{leaf.name}_{first}_{last - 1}"
+
+
+def _check_names(blocks: Sequence[Block]) -> None:
+    seen: dict[str, Block] = {}
+    for block in blocks:
+        if block.name in seen:
+            raise SpecError(f"two inputs of the module have the name {block.name!r}")
+        seen[block.name] = block

@@ -1,0 +1,228 @@
+"""Trained modules that are cut at their embeddings: specs, reports and refusals."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sharded_infer import (
+    ModelSpec,
+    OutputGate,
+    SequenceSpec,
+    ShardedInferError,
+    from_module,
+    open_model,
+    publish,
+)
+from sharded_infer.errors import GateError, SpecError
+from tests.sharded_infer.importing.modules.architectures import ARCHITECTURES, LENGTH
+
+
+def imported(name: str) -> Any:
+    case = ARCHITECTURES[name]()
+    return from_module(case.module.eval(), case.inputs, name=name, **case.options)
+
+
+def features(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
+    return {table.name: table.features for table in spec.tables}
+
+
+def test_columns_of_a_joint_table_are_features_with_its_offsets() -> None:
+    spec = imported("deepfm_named_columns").spec
+    names = ("user", "city", "item", "hour")
+    assert features(spec) == {"embedding_embedding": names, "linear_fc_embedding": names}
+    steps = {"city": (("add", 11),), "item": (("add", 16),), "hour": (("add", 39),)}
+    assert [table.id_steps for table in spec.tables] == [steps, steps]
+    assert (spec.dense.inputs, spec.sequences) == ({}, {})
+
+
+def test_columns_of_a_float_matrix_are_ids_and_numbers() -> None:
+    spec = imported("dcn").spec
+    assert features(spec)["linear_dict_hour"] == features(spec)["embedding_dict_hour"] == ("hour",)
+    assert spec.dense.inputs == {"age": 1, "price": 1}
+    assert imported("dcn_unnamed_columns").spec.dense.inputs == {"x_4_5": 2}
+
+
+def test_arithmetic_on_ids_becomes_steps_of_their_tables() -> None:
+    spec = imported("quotient_remainder").spec
+    hashed = (("multiply", 31), ("add", 7), ("remainder", 16))
+    assert {table.name: dict(table.id_steps) for table in spec.tables} == {
+        "quotients": {"user": (("divide", 10),)},
+        "remainders": {"user": (("remainder", 10),)},
+        "hashed": {"item": hashed},
+        # A table holds a feature once.
+        "hashed_2": {"item": (("multiply", 17), ("add", 3), ("remainder", 16))},
+        "clamped": {"item": (("at_least", 0), ("at_most", 11))},
+    }
+
+
+def test_histories_are_sequences_whose_ids_a_mask_reads() -> None:
+    spec = imported("din").spec
+    whole = {"max_length": LENGTH, "min_length": LENGTH, "pad_to": "max_length"}
+    assert spec.sequences == {
+        "items": SequenceSpec(features=("items",), ids=("items",), **whole),
+        "categories": SequenceSpec(features=("categories",), **whole),
+    }
+    assert spec.tower.user_inputs == ("items", "categories", "user")
+
+
+def test_bags_are_pooled_by_lookups_unless_torch_takes_their_maximum() -> None:
+    spec = imported("dlrm").spec
+    assert [table.pooling for table in spec.tables] == ["sum", "mean", "sum", "sum"]
+    assert list(spec.sequences) == ["sparse_3"]
+
+
+def test_outputs_have_the_names_that_the_module_returns() -> None:
+    outputs = {name: imported(name).spec.tower.outputs for name in ("mmoe", "ple", "esmm", "fm")}
+    assert outputs == {
+        "mmoe": ("score",),
+        "ple": ("score_0", "score_1"),
+        "esmm": ("ctr", "ctcvr"),
+        "fm": ("score",),
+    }
+
+
+def test_scores_that_are_no_probabilities_have_a_relative_gate() -> None:
+    assert imported("fm").spec.gate.outputs is None
+    assert imported("sasrec").spec.gate.outputs == {"score": OutputGate(max_relative_diff=0.1)}
+
+
+def test_a_report_names_lines_and_what_stays_in_the_tower() -> None:
+    report = imported("bert4rec").report
+    [table] = report.tables
+    assert (table.table, table.features) == ("token", {"tokens": "sequence with ids"})
+    assert "architectures.py" in table.line and "self.token(tokens)" in table.line
+    assert [line for line in str(report).splitlines() if "'token'" in line] == [
+        "look at: the tower also multiplies all rows of 'token', which it keeps in fp32"
+    ]
+    [kept] = imported("bst").report.left
+    assert (kept.weight, kept.reason) == ("position", "positions, no ids of an input")
+
+
+class Scaled(nn.Module):
+    """A table and a line of arithmetic, to be broken by each test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(100_000, 4)
+
+    def forward(self, item: Tensor, price: Tensor) -> Tensor:
+        """Scores `[B]`."""
+        return self.table(item).sum(1) * price
+
+
+ITEMS, PRICES = torch.arange(6), torch.rand(6)
+
+
+def refused(module: nn.Module, inputs: Any = (ITEMS, PRICES), **options: Any) -> str:
+    with pytest.raises(ShardedInferError) as caught:
+        from_module(module.eval(), inputs, **options)
+    return str(caught.value)
+
+
+def test_ids_that_other_inputs_change_are_refused_with_their_line() -> None:
+    class Shifted(Scaled):
+        def forward(self, item: Tensor, price: Tensor) -> Tensor:
+            return super().forward(item + (price > 2).long(), price)
+
+    message = refused(Shifted())
+    assert "table 'table' [100000, 4]: its ids are computed from the inputs" in message
+    assert "test_from_module.py" in message and "self.table(item)" in message
+
+
+def test_dropout_that_is_always_on_is_refused_with_its_line() -> None:
+    class Dropping(Scaled):
+        def forward(self, item: Tensor, price: Tensor) -> Tensor:
+            return functional.dropout(super().forward(item, price), 0.5)
+
+    message = refused(Dropping())
+    assert "dropout is always on" in message and "functional.dropout(super()" in message
+
+
+def test_a_module_that_changes_a_buffer_is_refused_by_name() -> None:
+    class Counting(Scaled):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, item: Tensor, price: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(item, price) * self.calls
+
+    assert "the module changes its buffer 'calls' when it is called" in refused(Counting())
+
+
+def test_a_branch_on_values_is_refused_with_its_line() -> None:
+    class Branching(Scaled):
+        def forward(self, item: Tensor, price: Tensor) -> Tensor:
+            if price.sum() > 3:
+                return super().forward(item, price)
+            return price
+
+    message = refused(Branching())
+    assert "torch cannot export the module" in message and "if price.sum() > 3:" in message
+
+
+def test_a_module_without_lookups_is_refused() -> None:
+    with pytest.raises(SpecError, match="Linear looks up no embeddings by ids of its inputs"):
+        from_module(nn.Linear(2, 1), torch.rand(3, 2))
+
+
+def test_inputs_that_the_module_does_not_take_are_refused() -> None:
+    assert "does not take them: missing a required argument: 'price'" in refused(Scaled(), ITEMS)
+    assert "'price': expected [B, ...]" in refused(Scaled(), (ITEMS, PRICES[:4]))
+    assert "cannot be called on the example (submodule 'table'" in refused(
+        Scaled(), (ITEMS + 200_000, PRICES)
+    )
+    assert "no method 'predict'" in refused(Scaled(), method="predict")
+    case = ARCHITECTURES["fm"]()
+    assert "columns of 'x': expected 4 names, got 2" in refused(
+        case.module, case.inputs, columns=("a", "b")
+    )
+    assert "'a' names columns that are apart" in refused(
+        case.module, case.inputs, columns=("a", "b", "a", "c")
+    )
+
+
+def test_a_single_row_is_an_example(tmp_path: Any) -> None:
+    published = publish(
+        Scaled().eval(), (ITEMS[:1], PRICES[:1]), tmp_path, name="scaled", note="one row"
+    )
+    assert "compared with the trained module on" in published.compared
+    row = {"item": [3], "price": [0.5]}
+    assert open_model(published.path).predict(row)["score"].shape == (1,)
+
+
+def test_a_squeezed_batch_of_one_is_scored_as_a_batch(tmp_path: Any) -> None:
+    class Squeezed(Scaled):
+        def forward(self, item: Tensor, price: Tensor) -> Tensor:
+            return (self.table(item).sum(1, keepdim=True) * price.unsqueeze(1)).squeeze()
+
+    module = Squeezed().eval()
+    published = publish(module, (ITEMS, PRICES), tmp_path, name="squeezed")
+    expected = module(ITEMS, PRICES).detach().numpy()
+    inputs = {"item": ITEMS[:1].numpy(), "price": PRICES[:1].numpy()}
+    found = open_model(published.path).predict(inputs)["score"]
+    np.testing.assert_allclose(found, expected[:1], atol=0.05)
+
+
+class Doubled(nn.Module):
+    def __init__(self, tower: nn.Module) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """Other scores than the tower's."""
+        return {name: 2 * score for name, score in self.tower(**inputs).items()}
+
+
+def test_a_version_whose_scores_are_not_the_modules_is_not_published(tmp_path: Any) -> None:
+    found = from_module(Scaled().eval(), (ITEMS, PRICES), name="scaled")
+    with pytest.raises(GateError, match="output 'score' differs from the trained module's by"):
+        publish(
+            found.spec, found.weights, Doubled(found.tower), tmp_path, calibration=found.samples
+        )
+    assert not list(tmp_path.glob("scaled/[0-9]*"))
