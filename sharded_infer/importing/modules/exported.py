@@ -28,6 +28,7 @@ _FILLED = {
     _ATEN.new_ones.default: (True, 1),
     _ATEN.new_full.default: (True, None),
 }
+_SQUEEZES = (_ATEN.squeeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims)
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n\s+(.+)')
 SCORE = "score"
 
@@ -156,13 +157,23 @@ def _normalise(graph: Graph, node: Node) -> None:
             f"the module draws random numbers in eval mode too{source_line(node)}: dropout is "
             "always on; pass training=self.training, or use nn.Dropout"
         )
-    elif node.target is _ATEN.squeeze.default:
-        # At run time it would drop a batch of one too.
-        sizes = node.args[0].meta["val"].shape  # type: ignore[union-attr]
-        axes = [axis for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
-        node.target, node.args = _ATEN.squeeze.dims, (node.args[0], axes)
+    elif node.target in _SQUEEZES:
+        _squeeze(node)
+    elif node.target is _ATEN.view.default:
+        # Rows of a lookup may lie in memory in another order.
+        node.target = _ATEN.reshape.default
     elif node.target in _FILLED:
         _fill(graph, node)
+
+
+def _squeeze(node: Node) -> None:
+    """Name the dimensions to drop, among which a batch of one is not."""
+    source: Any = node.args[0]
+    sizes = source.meta["val"].shape
+    asked: Any = node.args[1] if len(node.args) > 1 else range(len(sizes))
+    axes = [asked] if isinstance(asked, int) else list(asked)
+    chosen = [axis for axis in axes if isinstance(sizes[axis], int) and sizes[axis] == 1]
+    node.target, node.args = _ATEN.squeeze.dims, (source, chosen)
 
 
 def _fill(graph: Graph, node: Node) -> None:

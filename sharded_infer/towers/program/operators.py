@@ -43,7 +43,7 @@ _KEEPING_PRECISION = {
 }  # fmt: skip
 
 _ARITHMETIC = {
-    "addcdiv": "", "addcmul": "", "atan": "", "ceil": "", "cos": "",
+    "addcdiv": "", "addcmul": "", "atan": "", "atan2": "", "ceil": "", "cos": "",
     "div": "Tensor Scalar Tensor_mode Scalar_mode", "erf": "", "exp": "", "exp2": "", "expm1": "",
     "floor": "", "floor_divide": " Scalar", "fmod": "Tensor Scalar", "lerp": "Scalar Tensor",
     "log": "", "log10": "", "log1p": "", "log2": "", "logaddexp": "", "nan_to_num": "",
