@@ -7,10 +7,11 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from sharded_infer.errors import InternalError
+from sharded_infer.errors import InternalError, TowerError
 from sharded_infer.importing.modules.example import Example
+from sharded_infer.importing.modules.exported import source_line
 from sharded_infer.importing.modules.id_tags import Cell, IdTags
-from sharded_infer.importing.modules.lookups import ModuleLookup
+from sharded_infer.importing.modules.lookups import ModuleLookup, table_path
 from sharded_infer.importing.modules.placement import Block, Placement
 from sharded_infer.importing.tower_source import ProgramTower
 from sharded_infer.specs.model_spec import ModelSpec
@@ -22,8 +23,11 @@ _ATEN = torch.ops.aten
 
 def cut_lookups(
     graph_module: GraphModule, lookups: Sequence[ModuleLookup], tags: IdTags
-) -> set[tuple[int, int]]:
-    """Put inputs in the lookups' places; the columns of leaves that the rest reads itself."""
+) -> dict[tuple[int, int], bool]:
+    """Put inputs in the lookups' places; returns the columns of leaves that the rest reads itself.
+
+    True: as floating-point numbers.
+    """
     graph = graph_module.graph
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     for number, lookup in enumerate(lookups):
@@ -39,12 +43,13 @@ def cut_lookups(
         last = rows
     _share_size(graph_module)
     graph.eliminate_dead_code()
-    return {
-        column
-        for node in graph.nodes
-        if node in tags.tags and any(user not in tags.tags for user in node.users)
-        for column in tags.columns(node)
-    }
+    needed: dict[tuple[int, int], bool] = {}
+    for node in graph.nodes:
+        if node in tags.tags and any(user not in tags.tags for user in node.users):
+            is_float = node.meta["val"].dtype.is_floating_point
+            for column in tags.columns(node):
+                needed[column] = needed.get(column, False) or is_float
+    return needed
 
 
 def _share_size(graph_module: GraphModule) -> None:
@@ -186,6 +191,12 @@ class _Rows:
             block = self._placement.block_of(lookup.cells[0])
             if not block.is_sequence:
                 return self._slice(EMBEDDINGS, 1, *self._place(lookup, lookup.cells[0], block))
+            if lookup.padding is not None:
+                raise TowerError(
+                    f"table {table_path(lookup.weight)!r}: a bag with padding_idx whose ids are "
+                    f"read elsewhere too, or of which it is the maximum{source_line(lookup.node)}: "
+                    "look rows up by nn.Embedding, and mask them"
+                )
             return self._pooled(lookup, self._joined(lookup, dim))
         rest = [int(size) for size in (value.shape[1:] if lookup.squeezed else value.shape[1:-1])]
         shape = rest if lookup.squeezed else [*rest, dim]
@@ -277,8 +288,11 @@ def _leaf(
         kind: dict[str, Any] = {"dtype": leaf.tensor.dtype}
         return graph.call_function(_ATEN.zeros.default, ([size, width],), kind)
 
-    for block in placement.blocks:
-        if block.leaf != number:
+    own = [block for block in placement.blocks if block.leaf == number]
+    dense = {block.first for block in own if block.is_dense}
+    for block in own:
+        # Numbers say ids too.
+        if not block.is_dense and block.first in dense:
             continue
         if block.first > end:
             parts.append(fill(block.first - end))

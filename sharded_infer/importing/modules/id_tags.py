@@ -40,24 +40,32 @@ class IdTags(Interpreter):
 
     Attributes:
         tags: int64, of the node's shape on the example.
+        samples: B of the example.
+        bag_starts: offsets of each `embedding_bag` on the example.
     """
 
     def __init__(self, graph_module: GraphModule, leaves: tuple[Tensor, ...]) -> None:
         super().__init__(graph_module)
         self._leaves = leaves
-        self._samples = len(leaves[0])
+        self.samples = len(leaves[0])
         self._cells: dict[Cell, int] = {}
         self._names: list[Cell] = []
         self.tags: dict[Node, Any] = {}
         # Nodes whose values depend on the inputs' values, not their sizes alone.
         self.depends: set[Node] = set()
+        self.bag_starts: dict[Node, Tensor] = {}
         self._placeholders = 0
+        self._dtypes: dict[Node, torch.dtype] = {}
         with torch.no_grad():
             self.run(*leaves)
 
     def run_node(self, n: Node) -> Any:
         """Run a node, and find its tags."""
         value = super().run_node(n)
+        if isinstance(value, Tensor):
+            self._dtypes[n] = value.dtype
+        if "embedding_bag" in _name_of(n):
+            self.bag_starts[n] = self.fetch_args_kwargs_from_env(n)[0][2]
         if n.op == "placeholder":
             self.depends.add(n)
             self.tags[n] = self._of_leaf(self._placeholders)
@@ -75,11 +83,11 @@ class IdTags(Interpreter):
         The numbers lie sample by sample.
         """
         tag = self.tags.get(node)
-        if not isinstance(tag, Tensor) or tag.numel() % self._samples:
+        if not isinstance(tag, Tensor) or tag.numel() % self.samples:
             return None
-        by_sample = tag.reshape(self._samples, -1)
-        samples, cells = by_sample % self._samples, by_sample // self._samples
-        in_order = samples == torch.arange(self._samples)[:, None]
+        by_sample = tag.reshape(self.samples, -1)
+        samples, cells = by_sample % self.samples, by_sample // self.samples
+        in_order = samples == torch.arange(self.samples)[:, None]
         if not bool(in_order.all() and (cells == cells[0]).all()):
             return None
         return [self._names[cell] for cell in cells[0].tolist()]
@@ -88,14 +96,14 @@ class IdTags(Interpreter):
         """Leaves and columns that a tagged node holds numbers of."""
         tags = self.tags[node]
         parts = tags if isinstance(tags, list | tuple) else [tags]
-        numbers = {cell for part in parts for cell in (part // self._samples).unique().tolist()}
+        numbers = {cell for part in parts for cell in (part // self.samples).unique().tolist()}
         return {(self._names[cell].leaf, self._names[cell].column) for cell in numbers}
 
     def _of_leaf(self, leaf: int) -> Tensor:
         tensor = self._leaves[leaf]
         width = tensor[0].numel()
         cells = torch.tensor([self._number(Cell(leaf, column)) for column in range(width)])
-        tags = cells * self._samples + torch.arange(self._samples)[:, None]
+        tags = cells * self.samples + torch.arange(self.samples)[:, None]
         return tags.reshape(tensor.shape)
 
     def _number(self, cell: Cell) -> int:
@@ -108,7 +116,8 @@ class IdTags(Interpreter):
         name = _name_of(node)
         first = node.args[0] if node.args else None
         if name in _CASTS:
-            return self.tags.get(first) if value.dtype is not torch.bool else None  # type: ignore[arg-type]
+            source: Any = first
+            return self.tags.get(source) if _keeps(self._dtypes[source], value.dtype) else None
         if name in _MOVES:
             return self._moved(node, first)
         if (
@@ -140,7 +149,9 @@ class IdTags(Interpreter):
             return None
         at = node.args.index(tagged[0])
         steps = _STEPS.get(name)
-        if steps is None or (at and name not in _COMMUTE):
+        # Products of 32 bits wrap around elsewhere than those of 64.
+        wraps = name == "mul" and value.dtype is not torch.int64
+        if steps is None or wraps or (at and name not in _COMMUTE):
             return None
         operands = [arg for number, arg in enumerate(arguments) if number != at]
         found = steps(operands, named)
@@ -151,13 +162,13 @@ class IdTags(Interpreter):
 
     def _stepped(self, tags: Tensor, op: str, number: Any) -> Tensor:
         numbers = torch.as_tensor(number, dtype=torch.int64).expand(tags.shape)
-        samples, cells = tags % self._samples, tags // self._samples
+        samples, cells = tags % self.samples, tags // self.samples
         pairs = torch.stack([cells.flatten(), numbers.flatten()], 1)
         distinct, places = torch.unique(pairs, dim=0, return_inverse=True)
         renamed = torch.tensor(
             [self._number(_after(self._names[cell], op, by)) for cell, by in distinct.tolist()]
         )
-        return renamed[places].reshape(tags.shape) * self._samples + samples
+        return renamed[places].reshape(tags.shape) * self.samples + samples
 
 
 def _after(cell: Cell, op: str, number: int) -> Cell:
@@ -168,6 +179,13 @@ def _after(cell: Cell, op: str, number: int) -> Cell:
         shorter = cell._replace(steps=cell.steps[:-1])
         return _after(shorter, *before)
     return cell._replace(steps=(*cell.steps, (op, number)))  # type: ignore[arg-type]
+
+
+def _keeps(source: torch.dtype, dtype: torch.dtype) -> bool:
+    """True if a cast keeps every id: float columns may hold ids, which are whole numbers."""
+    if dtype.is_floating_point:
+        return source is dtype or (source, dtype) == (torch.float32, torch.float64)
+    return dtype in (torch.int64, torch.int32) or source is dtype
 
 
 _Found = list[tuple[str, Any]] | None

@@ -27,6 +27,7 @@ class ModuleLookup:
         parameter: fp32 or another float, `[rows, dim]` or `[rows]`.
         cells: where each id of a sample comes from, in order.
         pooling: of a bag; None: the rows as they are.
+        padding: the row whose id a bag leaves out, or that training leaves as it began; None: none.
     """
 
     node: Node
@@ -34,6 +35,7 @@ class ModuleLookup:
     parameter: Tensor
     cells: tuple[Cell, ...]
     pooling: str | None = None
+    padding: int | None = None
 
     @property
     def value(self) -> Any:
@@ -86,13 +88,19 @@ def find_lookups(
             continue
         cells = tags.cells(ids)
         if cells is not None and _bag_fits(node, ids, pooling, tags):
-            cut.append(ModuleLookup(node, path, weight.detach(), tuple(cells), pooling))
+            cut.append(
+                ModuleLookup(
+                    *(node, path, weight.detach(), tuple(cells), pooling),
+                    padding=_padding(node, rows),
+                )
+            )
             continue
         if rows > _MOST_TOWER_ROWS or pooling is not None:
             raise TowerError(
                 f"table {table_path(path)!r} [{rows}, {dim}]: its ids are computed from the inputs "
                 f"by more than casts, slices and arithmetic by constants{line}; compute them "
                 "before the module is called, or pass them as an input"
+                + ("" if pooling is None else "; bags are [B, L], without weights and offsets")
             )
         left.append(TowerLookup(table_path(path), rows, dim, "ids that the module computes", line))
     return cut, left
@@ -132,24 +140,26 @@ def _parts(node: Node) -> tuple[Node, Node, str | None] | None:
     return None
 
 
+def _padding(node: Node, rows: int) -> int | None:
+    if node.target not in (_ATEN.embedding.default, *_BAGS):
+        return None
+    place = 2 if node.target is _ATEN.embedding.default else 8
+    padding: Any = node.args[place] if len(node.args) > place else node.kwargs.get("padding_idx")
+    if padding is None or (node.target is _ATEN.embedding.default and padding < 0):
+        return None
+    return int(padding) % rows
+
+
 def _bag_fits(node: Node, ids: Node, pooling: str | None, tags: IdTags) -> bool:
-    """True unless a bag has weights, or is no sample: one bag a sample, of equally many ids."""
+    """True unless a bag has weights, or there is not one bag of equally many ids a sample."""
     if pooling is None:
         return True
-    names = (
-        "weight",
-        "indices",
-        "offsets",
-        "scale_grad_by_freq",
-        "mode",
-        "sparse",
-        "per_sample_weights",
-    )
+    names = ("weight", "indices", "offsets", "scale_grad", "mode", "sparse", "per_sample_weights")
     given: Mapping[str, object] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    offsets = given["offsets"]
+    count, samples = tags.tags[ids].numel(), tags.samples
+    expected = torch.arange(0, count, count // samples)
     return (
         given.get("per_sample_weights") is None
-        and isinstance(offsets, Node)
-        and offsets not in tags.depends
-        and node.meta["val"][0].dim() == 2
+        and given["offsets"] not in tags.depends
+        and torch.equal(tags.bag_starts[node], expected)
     )

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from sharded_infer.specs.id_steps import IdStep
 from sharded_infer.specs.model_spec import DenseSpec, TableSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 
+# Ending of a dense input with the numbers of a feature that a module takes as numbers too.
+_NUMBERS = "_numbers"
 _UNNAMEABLE = re.compile(r"[^A-Za-z0-9_\-]+")
 
 
@@ -69,11 +71,13 @@ class Placement:
     sequences: Mapping[str, SequenceSpec]
 
     def block_of(self, cell: Cell) -> Block:
-        """The block of a cell."""
+        """The feature of a cell."""
         return next(
             block
             for block in self.blocks
-            if block.leaf == cell.leaf and block.first <= cell.column < block.last
+            if block.leaf == cell.leaf
+            and block.first <= cell.column < block.last
+            and not block.is_dense
         )
 
 
@@ -81,20 +85,22 @@ def place(
     example: Example,
     lookups: Sequence[ModuleLookup],
     parameters: Mapping[str, Tensor],
-    needed: Collection[tuple[int, int]],
+    needed: Mapping[tuple[int, int], bool],
 ) -> Placement:
     """Choose the inputs and tables of a model.
 
     Args:
         lookups: those that are cut out of the module.
         parameters: by path; `[rows, dim]` or `[rows]`.
-        needed: leaves and columns whose numbers the tower reads too.
+        needed: leaves and columns that the tower reads too; True: as numbers that may have
+            fractions.
 
     Raises SpecError where two inputs get one name.
     """
     blocks = tuple(_blocks(example.leaves, lookups, needed))
     _check_names(blocks)
-    by_column = {(b.leaf, column): b for b in blocks for column in range(b.first, b.last)}
+    features = [block for block in blocks if not block.is_dense]
+    by_column = {(b.leaf, column): b for b in features for column in range(b.first, b.last)}
     tables: dict[str, list[_Table]] = defaultdict(list)
     table_of: dict[tuple[str, str, tuple[IdStep, ...]], str] = {}
     for lookup in lookups:
@@ -120,22 +126,37 @@ def place(
                     features=tuple(table.features),
                     required=True,
                     pooling=_pooling(lookups, table.weight),
-                    **({"id_steps": table.steps} if table.steps else {}),  # type: ignore[arg-type]
+                    padding_idx=_padding(lookups, table.weight, weight),
+                    id_steps=table.steps,
                 )
             )
     sequences = {
         block.name: SequenceSpec(
             max_length=block.width,
-            min_length=block.width,
             pad_to="max_length",
             features=(block.name,),
-            **({"ids": (block.name,)} if block.has_ids else {}),  # type: ignore[arg-type]
+            ids=(block.name,) if block.has_ids else (),
+            **_padded(example.leaves[block.leaf], block, specs),
         )
         for block in blocks
         if block.is_sequence
     }
     dense = DenseSpec({block.name: block.width for block in blocks if block.is_dense})
     return Placement(blocks, tuple(specs), weights, table_of, dense, sequences)
+
+
+def _padded(leaf: Leaf, block: Block, tables: Sequence[TableSpec]) -> dict[str, Any]:
+    """The fewest ids of a sequence, and the side of its zeros if it may be shorter.
+
+    It may where id 0 means a row of zeros in all its tables, and the example shows the side.
+    """
+    own = [table for table in tables if block.name in table.features]
+    ids = leaf.tensor.reshape(len(leaf.tensor), -1)[:, block.first : block.last]
+    at_end, at_start = int((ids[:, -1] == 0).sum()), int((ids[:, 0] == 0).sum())
+    is_zero = all(table.padding_idx == 0 and block.name not in table.id_steps for table in own)
+    if block.width == 1 or not is_zero or at_end == at_start:
+        return {"min_length": block.width}
+    return {"pad": "left" if at_start > at_end else "right"}
 
 
 def _table_for(copies: list[_Table], weight: str, block: Block, cell: Cell) -> str:
@@ -154,13 +175,38 @@ def _table_for(copies: list[_Table], weight: str, block: Block, cell: Cell) -> s
     return name
 
 
+def _padding(lookups: Sequence[ModuleLookup], path: str, weight: Tensor) -> int | None:
+    """The row that counts as no row: that of bags, or one of zeros.
+
+    Raises SpecError where lookups of one table differ in it.
+    """
+    own = [lookup for lookup in lookups if lookup.weight == path]
+    found = {lookup.padding for lookup in own if lookup.padding is not None}
+    if len(found) > 1:
+        raise SpecError(f"table {table_path(path)!r}: lookups with padding_idx of {sorted(found)}")
+    if not found:
+        return None
+    (padding,) = found
+    is_zero = not bool(weight[padding].any())
+    leaves_out = {lookup.padding is not None for lookup in own if lookup.pooling is not None}
+    if leaves_out == {True} and (is_zero or all(lookup.pooling for lookup in own)):
+        return padding
+    if True in leaves_out:
+        raise SpecError(
+            f"table {table_path(path)!r}: bags leave row {padding} out, and other lookups read it"
+        )
+    return padding if is_zero and leaves_out != {False} else None
+
+
 def _pooling(lookups: Sequence[ModuleLookup], weight: str) -> Any:
     poolings = {lookup.pooling for lookup in lookups if lookup.weight == weight}
     return "mean" if poolings == {"mean"} else "sum"
 
 
 def _blocks(
-    leaves: Sequence[Leaf], lookups: Sequence[ModuleLookup], needed: Collection[tuple[int, int]]
+    leaves: Sequence[Leaf],
+    lookups: Sequence[ModuleLookup],
+    needed: Mapping[tuple[int, int], bool],
 ) -> Iterator[Block]:
     uses: dict[tuple[int, int], set[Any]] = defaultdict(set)
     bagged: set[tuple[int, int]] = set()
@@ -173,18 +219,16 @@ def _blocks(
         for first, last in _runs(number, leaf, uses, needed):
             columns = {(number, column) for column in range(first, last)}
             is_looked_up = any(uses[column] for column in columns)
-            is_needed = bool(columns & set(needed))
-            if not (is_looked_up or is_needed):
-                continue
-            is_bag = columns <= bagged and not is_needed and _only_bags(lookups, columns)
-            is_sequence = is_looked_up and not is_bag and (last - first > 1 or is_needed)
-            yield Block(
-                _name(leaf, first, last),
-                *(number, first, last),
-                is_sequence=is_sequence,
-                has_ids=is_sequence and is_needed,
-                is_dense=not is_looked_up,
-            )
+            read = [needed[column] for column in columns if column in needed]
+            name, place = _name(leaf, first, last), (number, first, last)
+            if is_looked_up:
+                has_ids = bool(read) and not any(read)
+                is_bag = columns <= bagged and not read and _only_bags(lookups, columns)
+                is_sequence = not is_bag and (last - first > 1 or has_ids)
+                yield Block(name, *place, is_sequence=is_sequence, has_ids=has_ids)
+                name += _NUMBERS
+            if any(read) or (read and not is_looked_up):
+                yield Block(name, *place, is_dense=True)
 
 
 def _only_bags(lookups: Sequence[ModuleLookup], columns: set[tuple[int, int]]) -> bool:
@@ -206,7 +250,7 @@ def _runs(
     number: int,
     leaf: Leaf,
     uses: Mapping[tuple[int, int], set[Any]],
-    needed: Collection[tuple[int, int]],
+    needed: Mapping[tuple[int, int], bool],
 ) -> Iterator[tuple[int, int]]:
     """Neighbouring columns that are used alike, or have one name."""
     first, before = 0, _use(number, 0, leaf, uses, needed)
@@ -229,7 +273,7 @@ def _use(
     column: int,
     leaf: Leaf,
     uses: Mapping[tuple[int, int], set[Any]],
-    needed: Collection[tuple[int, int]],
+    needed: Mapping[tuple[int, int], bool],
 ) -> Any:
     looked_up = frozenset(uses.get((number, column), ()))
     if leaf.tensor.is_floating_point():

@@ -109,6 +109,8 @@ def _doubts(
             yield f"no output depends on the input {leaf.name!r}, which the version does not take"
     for block in placement.blocks:
         dtype = example.leaves[block.leaf].tensor.dtype
+        if block.is_dense and dtype is torch.float64:
+            yield f"{block.name!r} is torch.float64 in the module, and sent as fp32"
         if block.is_dense and not dtype.is_floating_point and dtype is not torch.bool:
             yield (
                 f"{block.name!r} looks no rows up: its {dtype} numbers are sent as fp32, exact up "
@@ -116,10 +118,11 @@ def _doubts(
             )
     histories = [block for block in placement.blocks if block.is_sequence and block.width > 1]
     for block in histories:
-        yield (
-            f"{block.name!r} has {block.width} ids of each sample, as in the example: pad as in "
-            "training"
-        )
+        if placement.sequences[block.name].shortest == block.width:
+            yield (
+                f"{block.name!r} has {block.width} ids of each sample, as in the example: pad as "
+                "in training"
+            )
     if histories and not user:
         names = listed([repr(block.name) for block in histories])
         yield f"pass {names} as `user` if a request's samples share them: they are read once"

@@ -25,6 +25,7 @@ class TrainedCall:
         self._module = module
         self._example = example
         self._blocks = placement.blocks
+        self._sequences = spec.sequences
         self._dense = {name: place for place, name in enumerate(spec.dense.inputs)}
         owners = [feature.name for feature in spec.input_features]
         self._features = {name: owners.index(name) for name in dict.fromkeys(owners)}
@@ -59,11 +60,17 @@ class TrainedCall:
     def _ids(self, block: Block, model_input: ModelInput, ends: NDArray[np.int64]) -> Tensor:
         group, place = model_input.groups[0], self._features[block.name]
         lengths = group.lengths[place]
-        if (other := np.flatnonzero(lengths != block.width)).size:
+        sequence = self._sequences.get(block.name)
+        least = block.width if sequence is None else sequence.shortest
+        if (other := np.flatnonzero((lengths < least) | (lengths > block.width))).size:
             sample = int(other[0])
             raise RequestError(
                 f"feature {block.name!r}, sample {sample}: the trained module takes {block.width} "
                 f"ids, got {int(lengths[sample])}"
             )
-        ids = group.values[ends[place] : ends[place + 1]]
-        return tensor_of(ids).reshape(-1, block.width)
+        padded = np.zeros((len(lengths), block.width), np.int64)
+        places = np.arange(block.width)
+        is_left = sequence is not None and sequence.pad == "left"
+        used = places >= block.width - lengths[:, None] if is_left else places < lengths[:, None]
+        padded[used] = group.values[ends[place] : ends[place + 1]]
+        return tensor_of(padded)

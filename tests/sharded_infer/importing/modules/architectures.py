@@ -37,6 +37,10 @@ def architecture(function: Callable[[], Case]) -> Callable[[], Case]:
         for parameter in case.module.parameters():
             # Trained weights are no initial ones.
             parameter.data += 0.05 * torch.randn_like(parameter)
+        for module in case.module.modules():
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                # It gets no gradient.
+                module.weight.data[module.padding_idx] = 0
         return case
 
     ARCHITECTURES[function.__name__] = seeded

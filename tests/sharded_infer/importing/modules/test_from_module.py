@@ -61,11 +61,12 @@ def test_arithmetic_on_ids_becomes_steps_of_their_tables() -> None:
 
 def test_histories_are_sequences_whose_ids_a_mask_reads() -> None:
     spec = imported("din").spec
-    whole = {"max_length": LENGTH, "min_length": LENGTH, "pad_to": "max_length"}
+    length = {"max_length": LENGTH, "pad_to": "max_length"}
     assert spec.sequences == {
-        "items": SequenceSpec(features=("items",), ids=("items",), **whole),
-        "categories": SequenceSpec(features=("categories",), **whole),
+        "items": SequenceSpec(features=("items",), ids=("items",), **length),
+        "categories": SequenceSpec(features=("categories",), **length),
     }
+    assert [table.padding_idx for table in spec.tables] == [0, 0, None]
     assert spec.tower.user_inputs == ("items", "categories", "user")
 
 
@@ -73,6 +74,25 @@ def test_bags_are_pooled_by_lookups_unless_torch_takes_their_maximum() -> None:
     spec = imported("dlrm").spec
     assert [table.pooling for table in spec.tables] == ["sum", "mean", "sum", "sum"]
     assert list(spec.sequences) == ["sparse_3"]
+
+
+def test_a_history_may_be_short_where_padding_is_a_row_of_zeros() -> None:
+    for name, pad in (("din", "right"), ("sasrec", "left"), ("bert4rec", "left")):
+        first = next(iter(imported(name).spec.sequences.values()))
+        assert (first.shortest, first.pad) == (0, pad)
+    # Its row 0 is one of an item.
+    assert imported("bst").spec.sequences["history"].shortest == LENGTH
+
+
+def test_a_short_history_scores_as_a_padded_one(tmp_path: Any) -> None:
+    case = ARCHITECTURES["sasrec"]()
+    published = publish(case.module.eval(), case.inputs, tmp_path, name="sasrec")
+    history, candidates = (tensor[:1].numpy() for tensor in case.inputs)
+    model = open_model(published.path)
+    padded = model.predict({"log_seqs": history, "candidates": candidates})["score"]
+    short = model.predict({"log_seqs": history[history != 0][None], "candidates": candidates})
+    assert 0 in history
+    np.testing.assert_array_equal(short["score"], padded)
 
 
 def test_outputs_have_the_names_that_the_module_returns() -> None:
@@ -131,6 +151,58 @@ def test_ids_that_other_inputs_change_are_refused_with_their_line() -> None:
     message = refused(Shifted())
     assert "table 'table' [100000, 4]: its ids are computed from the inputs" in message
     assert "test_from_module.py" in message and "self.table(item)" in message
+
+
+class Bags(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(50, 4, padding_idx=3, **options)
+
+    def forward(self, tags: Tensor) -> Tensor:
+        """Scores `[B]`."""
+        return self.bag(tags).sum(1)
+
+
+TAGS = torch.arange(24).reshape(6, 4) + 4
+
+
+def test_a_bag_leaves_its_padding_out_though_the_example_has_none(tmp_path: Any) -> None:
+    module = Bags(mode="mean").eval()
+    module.bag.weight.data[3] = 1.0
+    published = publish(module, TAGS, tmp_path, name="bags")
+    tags = TAGS.clone()
+    tags[:, 2:] = 3
+    expected = module(tags).detach().numpy()
+    found = open_model(published.path).predict({"tags": tags.numpy()})["score"]
+    np.testing.assert_allclose(found, expected, atol=0.05 * np.abs(expected).max())
+    assert "a bag with padding_idx whose ids" in refused(Bags(mode="max"), TAGS)
+
+
+def test_a_column_of_ids_and_numbers_is_sent_as_both(tmp_path: Any) -> None:
+    class Both(Scaled):
+        def forward(self, item: Tensor) -> Tensor:
+            return super().forward(item.long(), item)
+
+    module = Both().eval()
+    values = torch.rand(6) * 50
+    published = publish(module, values, tmp_path, name="both")
+    inputs = {"item": values.long().numpy(), "item_numbers": values.numpy()}
+    found = open_model(published.path).predict(inputs)["score"]
+    expected = module(values).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=0.05 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [lambda item: (item.int() * 70_001).remainder(97), lambda item: item.to(torch.uint8).long()],
+    ids=["products of 32 bits", "casts to 8 bits"],
+)
+def test_ids_that_wrap_around_in_few_bits_are_refused(changed: Any) -> None:
+    class Wrapped(Scaled):
+        def forward(self, item: Tensor, price: Tensor) -> Tensor:
+            return super().forward(changed(item), price)
+
+    assert "its ids are computed from the inputs" in refused(Wrapped())
 
 
 def test_dropout_that_is_always_on_is_refused_with_its_line() -> None:
