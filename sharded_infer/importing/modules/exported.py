@@ -28,6 +28,10 @@ _FILLED = {
     _ATEN.new_ones.default: (True, 1),
     _ATEN.new_full.default: (True, None),
 }
+_RANDOM = {
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
+    *("bernoulli", "normal", "multinomial", "uniform"),
+}
 _SQUEEZES = (_ATEN.squeeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims)
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n\s+(.+)')
 SCORE = "score"
@@ -139,7 +143,20 @@ def exported(module: Called) -> GraphModule:
         _normalise(plain.graph, node)
     plain.graph.eliminate_dead_code()
     plain.recompile()
+    _check_outputs(plain, module.outputs)
     return plain
+
+
+def _check_outputs(plain: GraphModule, outputs: Sequence[str]) -> None:
+    returned: Any = plain.graph.output_node().args[0]
+    for name, node in zip(outputs, returned, strict=True):
+        batch, *sizes = node.meta["val"].shape
+        if isinstance(batch, int) or any(isinstance(size, torch.SymInt) for size in sizes):
+            raise TowerError(
+                f"output {name!r}{source_line(node)}: expected a number, or equally many, for each "
+                f"sample, got a size that is {'fixed' if isinstance(batch, int) else 'the batch'}"
+                "; a request's samples are scored one by one"
+            )
 
 
 def _normalise(graph: Graph, node: Node) -> None:
@@ -157,6 +174,11 @@ def _normalise(graph: Graph, node: Node) -> None:
             f"the module draws random numbers in eval mode too{source_line(node)}: dropout is "
             "always on; pass training=self.training, or use nn.Dropout"
         )
+    elif _name_of(node) in _RANDOM:
+        raise TowerError(
+            f"the module draws random numbers when it scores{source_line(node)}: draw them once, "
+            "and register them as a buffer"
+        )
     elif node.target in _SQUEEZES:
         _squeeze(node)
     elif node.target is _ATEN.view.default:
@@ -164,6 +186,11 @@ def _normalise(graph: Graph, node: Node) -> None:
         node.target = _ATEN.reshape.default
     elif node.target in _FILLED:
         _fill(graph, node)
+
+
+def _name_of(node: Node) -> str:
+    """An operator's name without its overload."""
+    return str(node.target).removeprefix("aten.").split(".")[0]
 
 
 def _squeeze(node: Node) -> None:

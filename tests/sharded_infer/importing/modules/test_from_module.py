@@ -214,6 +214,24 @@ def test_dropout_that_is_always_on_is_refused_with_its_line() -> None:
     assert "dropout is always on" in message and "functional.dropout(super()" in message
 
 
+def test_random_scores_are_refused_with_their_line() -> None:
+    class Random(Scaled):
+        def forward(self, item: Tensor, price: Tensor) -> Tensor:
+            return super().forward(item, price) + torch.rand_like(price)
+
+    message = refused(Random())
+    assert "draws random numbers" in message and "torch.rand_like(price)" in message
+
+
+def test_scores_of_all_pairs_of_a_batch_are_refused() -> None:
+    class Pairs(Scaled):
+        def forward(self, item: Tensor, price: Tensor) -> Tensor:
+            return self.table(item) @ self.table(item).T
+
+    message = refused(Pairs(), (ITEMS, PRICES))
+    assert "output 'score'" in message and "a size that is the batch" in message
+
+
 def test_a_module_that_changes_a_buffer_is_refused_by_name() -> None:
     class Counting(Scaled):
         def __init__(self) -> None:
