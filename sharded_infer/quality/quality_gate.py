@@ -45,14 +45,16 @@ def check_differences(
         if bounds.max_score_diff is not None and not difference.largest <= bounds.max_score_diff:
             raise GateError(
                 f"{message}, the spec allows {bounds.max_score_diff:g} "
-                f"({gate.key(output, 'max_score_diff')}){rest}"
+                f"({gate.key(output, 'max_score_diff')}){difference.worst(bounds.max_score_diff)}"
+                f"{rest}"
             )
         allowed = bounds.max_relative_diff
         if allowed is not None and not difference.relative <= allowed:
             raise GateError(
                 f"{message}, {difference.relative:.6g} of its scores' root mean square "
                 f"({difference.magnitude:.6g}), the spec allows {allowed:g} "
-                f"({gate.key(output, 'max_relative_diff')}){rest}"
+                f"({gate.key(output, 'max_relative_diff')})"
+                f"{difference.worst(allowed * difference.magnitude)}{rest}"
             )
 
 

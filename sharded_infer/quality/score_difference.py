@@ -1,7 +1,7 @@
 """Differences of scores from the fp32 model's, by output."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,12 @@ class ScoreDifference:
     Attributes:
         largest: absolute difference of any score; infinity if any is NaN.
         magnitude: root mean square of the fp32 model's scores.
+        of_samples: the largest of each sample, `[B]`; None: they were not kept.
     """
 
     largest: float
     magnitude: float
+    of_samples: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
 
     @property
     def relative(self) -> float:
@@ -30,17 +32,27 @@ class ScoreDifference:
             return 0.0
         return self.largest / self.magnitude if self.magnitude else float("inf")
 
+    def worst(self, bound: float) -> str:
+        """Words on the sample with the largest difference, and how many are beyond a bound."""
+        if self.of_samples is None:
+            return ""
+        beyond = int((~(self.of_samples <= bound)).sum())
+        place = int(np.nan_to_num(self.of_samples, nan=np.inf).argmax())
+        return f" (sample {place} the most, {beyond} of {len(self.of_samples)} beyond the bound)"
+
 
 def score_differences(expected: _Scores, got: _Scores) -> dict[str, ScoreDifference]:
     """Compare scores of the same outputs and shapes with the fp32 model's."""
     found = {}
     for name, scores in expected.items():
         exact = scores.astype(np.float64)
-        largest = float(np.abs(exact - got[name]).max(initial=0.0))
+        differences = np.abs(exact - got[name])
+        largest = float(differences.max(initial=0.0))
         magnitude = float(np.sqrt(np.square(exact).mean())) if exact.size else 0.0
         found[name] = ScoreDifference(
             largest if np.isfinite(largest) else float("inf"),
             magnitude if np.isfinite(magnitude) else 0.0,
+            differences.reshape(len(differences), -1).max(1, initial=0.0),
         )
     return found
 
