@@ -53,6 +53,7 @@ class LiveSource(TensorSource):
         *,
         whole: Callable[..., Mapping[str, Tensor]] | None = None,
         scores: Callable[[Any], Mapping[str, Array]] | None = None,
+        samples: Mapping[str, Array] | None = None,
     ) -> None:
         """Wrap all weights without copies.
 
@@ -64,11 +65,13 @@ class LiveSource(TensorSource):
             whole: scores a batch with the whole model, if its call is known: takes fp32 dense
                 inputs by name and a TorchRec KeyedJaggedTensor, and returns scores by output.
             scores: scores a batch of requests (`ModelInput`) with the whole model, by output.
+            samples: inputs that it takes, by name.
         """
         super().__init__(tensors, description)
         self.modules = dict(modules)
         self.whole = whole
         self.scores = scores
+        self.samples = samples
 
     def submodules(self) -> Iterator[tuple[str, nn.Module]]:
         """All submodules, each with the prefix of its weights' keys, dot included."""

@@ -110,7 +110,8 @@ def check_import(
         scores.append(found[1])
         allowed = max(allowed, found[2])
     if isinstance(source, LiveSource) and source.scores is not None and sent:
-        scores.append(_against_module(model, source.scores, sent, bound, progress))
+        pairs = list(zip(sent, parts, strict=True))
+        scores.append(_against_module(model, source.scores, pairs, bound, progress))
         names.append(_MODULE)
         counts.append(sum(part.batch_size for part in sent))
     if calibration is not None and calibration.references:
@@ -177,17 +178,21 @@ def _against_modules(
 def _against_module(
     model: Fp32Model,
     trained: Callable[[ModelInput], Mapping[str, NDArray[np.float32]]],
-    samples: Sequence[ModelInput],
+    samples: Sequence[tuple[ModelInput, ModelInput]],
     bound: float,
     progress: Progress,
 ) -> float:
-    """The largest difference from the whole module's scores, as a share."""
+    """The largest difference from the whole module's scores, as a share.
+
+    `samples` are pairs: as clients send them, and as the model reads them.
+    """
     scored = {name: _Difference() for name in model.spec.tower.outputs}
-    total, done = sum(part.batch_size for part in samples), 0
-    for batch in (batch for part in samples for batch in batches(part)):
-        _add_scores(scored, trained(batch), model.scores(batch))
-        done += batch.batch_size
-        progress("comparing with the trained module", done, total)
+    total, done = sum(part.batch_size for part, _ in samples), 0
+    for part, read in samples:
+        for sent, batch in zip(batches(part), batches(read), strict=True):
+            _add_scores(scored, trained(sent), model.scores(batch))
+            done += sent.batch_size
+            progress("comparing with the trained module", done, total)
     for name, gap in scored.items():
         if not gap.share <= bound:
             raise gap.refusal(

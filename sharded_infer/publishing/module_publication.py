@@ -24,7 +24,6 @@ def publish(
     method: str = ...,
     columns: Sequence[str] | Mapping[str, Sequence[str]] | None = ...,
     user: Sequence[str] = ...,
-    calibration: object | None = ...,
     **options: Any,
 ) -> PublishedVersion: ...
 @overload
@@ -58,21 +57,17 @@ def _publish_module(
     method: str = "forward",
     columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     user: Sequence[str] = (),
-    calibration: object | None = None,
     **options: Any,
 ) -> PublishedVersion:
     imported = from_module(
         model, example_inputs, name=name, method=method, columns=columns, user=user
     )
-    if calibration is None:
-        calibration = imported.samples
-    else:
+    if options.get("calibration") is not None:
         options.setdefault("samples", imported.samples)
     return publication.publish(
         imported.spec,
         imported.weights,
         imported.tower,
         repository,
-        calibration=calibration,
         **options,
     )

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from quant.report import QuantizationReport, import_text
+from quant.sources.checkpoint import LiveSource
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.golden import DEFAULT_SAMPLES, GoldenRequests
 from sharded_infer.artifacts.provenance import provenance_of
@@ -119,8 +120,8 @@ def publish(
         repository: a repository, a folder, or a URL such as `s3://bucket/prefix`.
         topologies: the layouts to plan for; a server takes the first by default.
         samples: golden requests: a DataFrame, a mapping of arrays by name, a list of samples, or a
-            `ModelInput` of one jagged batch. None takes the first calibration samples, or generates
-            some.
+            `ModelInput` of one jagged batch. None takes the first calibration samples, those of
+            `from_module`, or generates some.
         calibration: samples, as in `read_calibration`, on which the report and the gate compare the
             version with the fp32 model and with other formats. Recorded scores of the trained model
             are compared with the fp32 model's. The first 1024 (without any, `samples`) calibrate an
@@ -160,6 +161,8 @@ def publish(
     provenance = provenance_of(note, run_id, source_revision)
     keys = read_signing_keys(sign_keys)
     spec, source = take_over(spec, weights)
+    if samples is None and calibration is None and isinstance(source, LiveSource):
+        calibration = source.samples
     spec, sources = with_id_maps(spec, id_maps or {}), id_maps or {}
     given = None if samples is None else model_input_of(spec, samples)
     if given is not None:

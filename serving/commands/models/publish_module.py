@@ -14,6 +14,7 @@ from serving.commands.lazy_group import load_by_name
 from serving.commands.models.quantization import with_budget
 from sharded_infer.errors import InputError
 from sharded_infer.repositories.signatures.keys import read_signing_keys
+from sharded_infer.specs.order_rows import OrderRows
 
 if TYPE_CHECKING:
     from sharded_infer.publishing.publication import PublishedVersion
@@ -83,6 +84,8 @@ def publish_module(
     """
     if options["spec"] is not None:
         raise InputError("--spec and --module exclude each other: the module says what it is")
+    if options["samples"] is not None or options["order_rows"] != OrderRows.AS_TRAINED:
+        raise InputError("--samples and --order-rows: expected none beside --module")
     if chosen.example is None:
         raise InputError("--module: expected --example, arguments of a call of it")
     keys = read_signing_keys(options["sign_key"] or ())
@@ -116,7 +119,7 @@ def publish_module(
             options["repository"],
             topologies=options["topology"] or ("cpu:1",),
             samples=None if own is None else imported.samples,
-            calibration=imported.samples if own is None else own,
+            calibration=own,
             note=options["note"],
             run_id=options["run_id"],
             source_revision=options["source_revision"],
@@ -138,8 +141,9 @@ def _made(name: str, torch: Any) -> Any:
     try:
         function = getattr(importlib.import_module(path), attribute)
         made = function if isinstance(function, torch.nn.Module) else function()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise InputError(f"--module {name}: {error}") from error
+    # The function is the user's code, and may raise anything.
+    except Exception as error:
+        raise InputError(f"--module {name}: {type(error).__name__}: {error}") from error
     if not isinstance(made, torch.nn.Module):
         raise InputError(f"--module {name}: expected an nn.Module, got a {type(made).__name__}")
     return made

@@ -12,7 +12,7 @@ from sharded_infer.importing.modules.example import Example
 from sharded_infer.importing.modules.exported import source_line
 from sharded_infer.importing.modules.id_tags import Cell, IdTags
 from sharded_infer.importing.modules.lookups import ModuleLookup, table_path
-from sharded_infer.importing.modules.placement import Block, Placement
+from sharded_infer.importing.modules.placement import Block, Placement, table_key
 from sharded_infer.importing.tower_source import ProgramTower
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.sequence_input import IDS
@@ -146,6 +146,8 @@ def _indices(node: Node) -> Iterator[tuple[Node, Any]]:
         yield index, data.meta["val"].shape[axis]
     elif node.target is _ATEN.embedding.default:
         yield arguments[1], len(arguments[0].meta["val"])
+    elif node.target is _ATEN.one_hot.default and len(arguments) > 1 and arguments[1] > 0:
+        yield arguments[0], arguments[1]
     elif node.target is _ATEN.index.Tensor:
         data, indices = arguments[:2]
         for axis, index in enumerate(indices):
@@ -184,12 +186,16 @@ class _Rows:
             self._columns[feature.name, feature.table.name] = (start, end)
 
     def of(self, lookup: ModuleLookup) -> Node:
-        """The node of a lookup's rows."""
+        """The node of a lookup's rows, in the parameter's dtype."""
+        rows, dtype = self._of(lookup), lookup.parameter.dtype
+        return rows if dtype is torch.float32 else self._call(_ATEN.to.dtype, rows, dtype)
+
+    def _of(self, lookup: ModuleLookup) -> Node:
         value = lookup.value
         dim = 1 if lookup.squeezed else int(value.shape[-1])
         if lookup.pooling is not None:
             block = self._placement.block_of(lookup.cells[0])
-            if not block.is_sequence:
+            if block.is_bag and len(lookup.cells) == block.width:
                 return self._slice(EMBEDDINGS, 1, *self._place(lookup, lookup.cells[0], block))
             if lookup.padding is not None:
                 raise TowerError(
@@ -198,14 +204,19 @@ class _Rows:
                     "look rows up by nn.Embedding, and mask them"
                 )
             return self._pooled(lookup, self._joined(lookup, dim))
-        rest = [int(size) for size in (value.shape[1:] if lookup.squeezed else value.shape[1:-1])]
+        sizes = list(value.shape if lookup.squeezed else value.shape[:-1])
+        rest = [int(size) for at, size in enumerate(sizes) if at != lookup.axis]
         shape = rest if lookup.squeezed else [*rest, dim]
         runs = self._runs(lookup)
         if len(runs) == 1 and not self._placement.block_of(runs[0][0]).is_sequence:
             rows = self._columns_of(lookup, runs[0], dim)
-            return rows if len(shape) == 1 else self._reshaped(rows, shape)
-        rows = self._joined(lookup, dim)
-        return rows if shape == [len(lookup.cells), dim] else self._reshaped(rows, shape)
+            rows = rows if len(shape) == 1 else self._reshaped(rows, shape)
+        else:
+            rows = self._joined(lookup, dim)
+            rows = rows if shape == [len(lookup.cells), dim] else self._reshaped(rows, shape)
+        if lookup.axis:
+            rows = self._call(_ATEN.movedim.int, rows, 0, lookup.axis)
+        return rows
 
     def _joined(self, lookup: ModuleLookup, dim: int) -> Node:
         """Fp32 `[B, ids, dim]`: rows of all ids of a sample."""
@@ -231,14 +242,14 @@ class _Rows:
         return self._place(lookup, other, next_block)[0] == ends
 
     def _place(self, lookup: ModuleLookup, cell: Cell, block: Block) -> tuple[int, int]:
-        table = self._placement.table_of[lookup.weight, block.name, cell.steps]
+        table = self._placement.table_of[table_key(lookup, block, cell)]
         return self._columns[block.name, table]
 
     def _run(self, lookup: ModuleLookup, run: list[Cell], dim: int) -> Node:
         block = self._placement.block_of(run[0])
         start, end = self._place(lookup, run[0], block)
         if block.is_sequence:
-            rows = self._slice(block.name, 2, start, end)
+            rows = self._slice(block.sequence, 2, start, end)
             first, last = run[0].column - block.first, run[-1].column + 1 - block.first
             if (first, last) != (0, block.width):
                 rows = self._call(_ATEN.slice.Tensor, rows, 1, first, last)

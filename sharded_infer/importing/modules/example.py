@@ -76,9 +76,9 @@ class Example:
         sizes = {name: list(values[at].shape) for name, at in zip(names, tensors, strict=True)}
         first = next(iter(sizes))
         for name, size in sizes.items():
-            if not size or not size[0] or size[0] != sizes[first][0]:
+            if not size or 0 in size or size[0] != sizes[first][0]:
                 raise InputError(
-                    f"example input {name!r}: expected [B, ...] of at least one sample, as many as "
+                    f"example input {name!r}: expected [B, ...] of at least one number, as many as "
                     f"{first!r} has ({sizes[first]}), got {size}"
                 )
         repeats = -(-_FEWEST_SAMPLES // sizes[first][0])
@@ -118,7 +118,12 @@ def _arguments(
     call = getattr(module, method, None)
     if not callable(call):
         raise InputError(f"{type(module).__name__} has no method {method!r}")
-    signature = inspect.signature(call)
+    try:
+        signature = inspect.signature(call)
+    except ValueError as error:
+        raise InputError(
+            f"{type(module).__name__}: expected an nn.Module in Python, neither scripted nor traced"
+        ) from error
     attempts: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     if isinstance(inputs, Mapping) and all(isinstance(key, str) for key in inputs):
         attempts.append(((), dict(inputs)))
@@ -169,9 +174,11 @@ def _names(paths: Sequence[Any], parameters: Sequence[str]) -> list[str]:
     chosen = [
         own if counts[tuple(own)] == 1 else path for own, path in zip(short, steps, strict=True)
     ]
-    return [
-        "_".join(_UNNAMEABLE.sub("_", step).strip("_-") or "x" for step in path) for path in chosen
-    ]
+    return ["_".join(map(_name, path)) for path in chosen]
+
+
+def _name(step: str) -> str:
+    return _UNNAMEABLE.sub("_", step).strip("_-") or "input"
 
 
 def _steps(path: Any, parameters: Sequence[str]) -> list[str]:

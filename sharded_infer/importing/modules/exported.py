@@ -1,8 +1,10 @@
 """A whole module as one graph of pure operators."""
 
+import io
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -80,7 +82,17 @@ def _per_sample(value: Tensor) -> Tensor:
 
 
 def called(module: nn.Module, example: Example, method: str) -> Called:
-    """A copy of the module for inference, which shares its weights."""
+    """A copy of the module for inference, which shares its weights.
+
+    Raises TowerError for embeddings whose rows are scaled when they are looked up.
+    """
+    for name, child in module.named_modules():
+        if getattr(child, "max_norm", None) is not None:
+            raise TowerError(
+                f"submodule {name!r} has max_norm={child.max_norm}, which scales rows when they "
+                "are looked up: look every row up once, so that they are scaled in place, and set "
+                "it to None"
+            )
     return Called(copy_for_export(module, sharing=module.parameters()), example, method)
 
 
@@ -223,7 +235,14 @@ def _fill(graph: Graph, node: Node) -> None:
 def _program(module: Called, *, strict: bool) -> ExportedProgram:
     batch = Dim("batch", min=1)
     shapes = tuple({0: batch} for _ in module.example.leaves)
-    with torch.no_grad(), warnings.catch_warnings():
+    # torch prints whole graphs where it refuses one.
+    printed = io.StringIO()
+    with (
+        torch.no_grad(),
+        warnings.catch_warnings(),
+        redirect_stdout(printed),
+        redirect_stderr(printed),
+    ):
         warnings.simplefilter("ignore")
         traced = torch.export.export(
             module, module.example.tensors, dynamic_shapes=(shapes,), strict=strict

@@ -1,21 +1,23 @@
 """Import of a trained `nn.Module` with embeddings inside: spec, weights and tower."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from kernels.wording import did_you_mean, listed
 from quant.sources.checkpoint import LiveSource
-from sharded_infer.errors import InputError, SpecError
+from sharded_infer.errors import InputError, SpecError, TowerError
 from sharded_infer.importing.modules.cut_tower import build_tower, cut_lookups
 from sharded_infer.importing.modules.example import Example
 from sharded_infer.importing.modules.exported import Called, called, exported, scores_of
 from sharded_infer.importing.modules.id_tags import IdTags
-from sharded_infer.importing.modules.lookups import find_lookups, table_path
+from sharded_infer.importing.modules.lookups import COMPUTED, find_lookups, table_path
 from sharded_infer.importing.modules.placement import Placement, place
 from sharded_infer.importing.modules.report import ImportReport, report_of
 from sharded_infer.importing.modules.trained_call import TrainedCall
@@ -79,42 +81,67 @@ def from_module(
     tags = IdTags(graph_module, example.tensors)
     lookups, left = find_lookups(graph_module, tags)
     if not lookups:
-        raise SpecError(f"{type(module).__name__} looks up no embeddings by ids of its inputs")
+        computed = [found for found in left if found.reason == COMPUTED]
+        raise SpecError(
+            f"{type(module).__name__} looks up no embeddings by ids of its inputs"
+            + "".join(f"; {found.weight!r}: {found.reason}{found.line}" for found in computed[:1])
+        )
     parameters = {lookup.weight: lookup.parameter for lookup in lookups}
     needed = cut_lookups(graph_module, lookups, tags)
-    placement = place(example, lookups, parameters, needed)
-    names = [block.name for block in placement.blocks]
-    if unknown := [name for name in user if name not in names]:
-        raise InputError(
-            f"user: {unknown[0]!r} is not one of the inputs {listed(names)}"
-            f"{did_you_mean(unknown[0], names)}"
-        )
-    spec = ModelSpec(
-        name,
-        tables=placement.tables,
-        dense=placement.dense,
-        tower=TowerSpec(outputs=whole.outputs, user_inputs=tuple(user)),
-        sequences=dict(placement.sequences),
-        gate=_gate(scores),
-    )
+    with _spec_errors():
+        placement = place(example, lookups, parameters, needed)
+        spec = _spec(name, placement, scores, user)
     tower = build_tower(graph_module, example, lookups, placement, spec)
     tensors = {
         table: parameters[path].reshape(len(parameters[path]), -1)
         for table, path in placement.weights.items()
     }
+    samples = _sent(_with_drawn(whole, example, placement), placement)
     weights = LiveSource(
         tensors,
         {},
         type(module).__name__,
         scores=TrainedCall(whole, example, placement, spec),
+        samples=samples,
     )
-    samples = _sent(_with_drawn(whole, example, placement), placement)
     kept = {weight.data_ptr() for weight in tower.parameters()}
     whole_tables = [
         table_path(path) for path, weight in parameters.items() if weight.data_ptr() in kept
     ]
     report = report_of(example, lookups, left, placement, whole.outputs, user, whole_tables)
     return ImportedModule(spec, weights, tower, samples, report)
+
+
+def _spec(
+    name: str, placement: Placement, scores: Mapping[str, Tensor], user: Sequence[str]
+) -> ModelSpec:
+    inputs = {block.name: block.sequence or block.name for block in placement.blocks}
+    if unknown := [chosen for chosen in user if chosen not in inputs]:
+        raise InputError(
+            f"user: {unknown[0]!r} is not one of the inputs {listed(list(inputs))}"
+            f"{did_you_mean(unknown[0], inputs)}"
+        )
+    of_user = tuple(inputs[chosen] for chosen in user)
+    return ModelSpec(
+        name,
+        tables=placement.tables,
+        dense=placement.dense,
+        tower=TowerSpec(outputs=tuple(scores), user_inputs=of_user),
+        sequences=dict(placement.sequences),
+        gate=_gate(scores),
+    )
+
+
+@contextmanager
+def _spec_errors() -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        reasons = [
+            ": ".join([*map(str, problem["loc"]), problem["msg"].removeprefix("Value error, ")])
+            for problem in error.errors(include_url=False)
+        ]
+        raise SpecError(f"the module's spec: {'; '.join(reasons)}") from error
 
 
 def _gate(scores: Mapping[str, Tensor]) -> GateSpec:
@@ -142,6 +169,8 @@ def _with_drawn(whole: Called, example: Example, placement: Placement) -> list[T
     is_finite = torch.stack(
         [score.reshape(len(score), -1).isfinite().all(1) for score in scores.values()]
     ).all(0)
+    if not bool(is_finite.any()):
+        raise TowerError("the module gives NaN or infinity for every sample of the example")
     return [tensor[is_finite] for tensor in both]
 
 
@@ -151,7 +180,13 @@ def _sent(leaves: Sequence[Tensor], placement: Placement) -> dict[str, NDArray[A
     for block in placement.blocks:
         columns = leaves[block.leaf].reshape(len(leaves[0]), -1)[:, block.first : block.last]
         if block.is_dense:
-            sent[block.name] = columns.float().numpy()
+            numbers = columns.float()
+            if not columns.is_floating_point() and not torch.equal(numbers.long(), columns.long()):
+                raise InputError(
+                    f"example input {block.name!r}: {columns.dtype} numbers that fp32 does not "
+                    "hold exactly, and that look no rows up: pass smaller ones, such as differences"
+                )
+            sent[block.name] = numbers.numpy()
         else:
             ids = columns.long().numpy()
             sent[block.name] = ids if block.width > 1 else ids[:, 0]

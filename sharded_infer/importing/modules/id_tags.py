@@ -20,10 +20,11 @@ _ATEN = torch.ops.aten
 _CASTS = {"to", "_to_copy", "type_as"}
 # Operators whose result holds its first argument's numbers, moved.
 _MOVES = {
-    "alias", "cat", "chunk", "clone", "contiguous", "detach", "expand", "expand_as", "flatten",
-    "getitem", "hstack", "index", "index_select", "lift_fresh_copy", "movedim", "narrow", "permute",
-    "repeat", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t",
-    "transpose", "unbind", "unflatten", "unsqueeze", "view", "view_as", "_unsafe_view",
+    "alias", "broadcast_to", "cat", "chunk", "clone", "contiguous", "detach", "diagonal", "expand",
+    "expand_as", "flatten", "flip", "getitem", "hstack", "index", "index_select",
+    "lift_fresh_copy", "movedim", "narrow", "permute", "repeat", "reshape", "roll", "select",
+    "slice", "split", "split_with_sizes", "squeeze", "stack", "t", "tile", "transpose", "unbind",
+    "unflatten", "unfold", "unsqueeze", "view", "view_as", "_unsafe_view",
 }  # fmt: skip
 
 
@@ -77,20 +78,21 @@ class IdTags(Interpreter):
                 self.tags[n] = tag
         return value
 
-    def cells(self, node: Node) -> list[Cell] | None:
-        """The cells of a sample of a node's numbers, in order; None: they have other origins.
+    def cells(self, node: Node) -> tuple[list[Cell], int] | None:
+        """The cells of a sample of a node's numbers, in order, and the dimension of samples.
 
-        The numbers lie sample by sample.
+        None if the numbers have other origins, or samples lie between each other.
         """
-        tag = self.tags.get(node)
-        if not isinstance(tag, Tensor) or tag.numel() % self.samples:
+        tags = self.tags.get(node)
+        if not isinstance(tags, Tensor) or tags.numel() % self.samples:
             return None
-        by_sample = tag.reshape(self.samples, -1)
-        samples, cells = by_sample % self.samples, by_sample // self.samples
-        in_order = samples == torch.arange(self.samples)[:, None]
-        if not bool(in_order.all() and (cells == cells[0]).all()):
-            return None
-        return [self._names[cell] for cell in cells[0].tolist()]
+        expected = torch.arange(self.samples)[:, None]
+        for axis in range(max(1, tags.dim())):
+            by_sample = tags.movedim(axis, 0).reshape(self.samples, -1)
+            samples, cells = by_sample % self.samples, by_sample // self.samples
+            if bool((samples == expected).all() and (cells == cells[0]).all()):
+                return [self._names[cell] for cell in cells[0].tolist()], axis
+        return None
 
     def columns(self, node: Node) -> set[tuple[int, int]]:
         """Leaves and columns that a tagged node holds numbers of."""
@@ -151,7 +153,8 @@ class IdTags(Interpreter):
         steps = _STEPS.get(name)
         # Products of 32 bits wrap around elsewhere than those of 64.
         wraps = name == "mul" and value.dtype is not torch.int64
-        if steps is None or wraps or (at and name not in _COMMUTE):
+        sizes = any(isinstance(arg, torch.SymInt) for arg in _values(node))
+        if steps is None or wraps or sizes or (at and name not in _COMMUTE):
             return None
         operands = [arg for number, arg in enumerate(arguments) if number != at]
         found = steps(operands, named)
@@ -171,11 +174,16 @@ class IdTags(Interpreter):
         return renamed[places].reshape(tags.shape) * self.samples + samples
 
 
+def _values(node: Node) -> list[Any]:
+    return [source.meta.get("val") for source in node.all_input_nodes]
+
+
 def _after(cell: Cell, op: str, number: int) -> Cell:
     if (op, number) in (("add", 0), ("multiply", 1), ("divide", 1)):
         return cell
     if op == "add" and cell.steps and cell.steps[-1][0] == "add":
-        before: IdStep = ("add", cell.steps[-1][1] + number)
+        both = cell.steps[-1][1] + number
+        before: IdStep = ("add", (both + 2**63) % 2**64 - 2**63)
         shorter = cell._replace(steps=cell.steps[:-1])
         return _after(shorter, *before)
     return cell._replace(steps=(*cell.steps, (op, number)))  # type: ignore[arg-type]

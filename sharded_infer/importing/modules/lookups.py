@@ -16,6 +16,7 @@ _ATEN = torch.ops.aten
 _BAGS = (_ATEN.embedding_bag.padding_idx, _ATEN.embedding_bag.default, _ATEN._embedding_bag.default)
 # Parameters that are no larger may stay in the tower, whatever their indices are.
 _MOST_TOWER_ROWS = 2**16
+COMPUTED = "ids that the module computes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class ModuleLookup:
         weight: the parameter's path in the module.
         parameter: fp32 or another float, `[rows, dim]` or `[rows]`.
         cells: where each id of a sample comes from, in order.
+        axis: the dimension of samples among the ids.
         pooling: of a bag; None: the rows as they are.
         padding: the row whose id a bag leaves out, or that training leaves as it began; None: none.
     """
@@ -34,6 +36,7 @@ class ModuleLookup:
     weight: str
     parameter: Tensor
     cells: tuple[Cell, ...]
+    axis: int = 0
     pooling: str | None = None
     padding: int | None = None
 
@@ -86,13 +89,12 @@ def find_lookups(
                 TowerLookup(table_path(path), rows, dim, "positions, no ids of an input", line)
             )
             continue
-        cells = tags.cells(ids)
-        if cells is not None and _bag_fits(node, ids, pooling, tags):
+        found = tags.cells(ids)
+        if found is not None and _fits(node, ids, pooling, found[1], tags):
+            cells, axis = found
+            padding = _padding(node, rows)
             cut.append(
-                ModuleLookup(
-                    *(node, path, weight.detach(), tuple(cells), pooling),
-                    padding=_padding(node, rows),
-                )
+                ModuleLookup(node, path, weight.detach(), tuple(cells), axis, pooling, padding)
             )
             continue
         if rows > _MOST_TOWER_ROWS or pooling is not None:
@@ -102,7 +104,7 @@ def find_lookups(
                 "before the module is called, or pass them as an input"
                 + ("" if pooling is None else "; bags are [B, L], without weights and offsets")
             )
-        left.append(TowerLookup(table_path(path), rows, dim, "ids that the module computes", line))
+        left.append(TowerLookup(table_path(path), rows, dim, COMPUTED, line))
     return cut, left
 
 
@@ -150,10 +152,11 @@ def _padding(node: Node, rows: int) -> int | None:
     return int(padding) % rows
 
 
-def _bag_fits(node: Node, ids: Node, pooling: str | None, tags: IdTags) -> bool:
-    """True unless a bag has weights, or there is not one bag of equally many ids a sample."""
+def _fits(node: Node, ids: Node, pooling: str | None, axis: int, tags: IdTags) -> bool:
+    """True for rows of each sample, or one bag of equally many ids, without weights, a sample."""
     if pooling is None:
-        return True
+        sizes = list(ids.meta["val"].shape)
+        return not any(isinstance(size, torch.SymInt) for size in sizes[:axis] + sizes[axis + 1 :])
     names = ("weight", "indices", "offsets", "scale_grad", "mode", "sparse", "per_sample_weights")
     given: Mapping[str, object] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     count, samples = tags.tags[ids].numel(), tags.samples

@@ -4,7 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from sharded_infer.importing.modules.id_tags import Cell
 from sharded_infer.importing.modules.lookups import ModuleLookup, table_path
 from sharded_infer.specs.id_steps import IdStep
 from sharded_infer.specs.model_spec import DenseSpec, TableSpec
+from sharded_infer.specs.sequence_input import LENGTHS
 from sharded_infer.specs.sequence_spec import SequenceSpec
 
 # Ending of a dense input with the numbers of a feature that a module takes as numbers too.
@@ -26,7 +28,8 @@ class Block:
     """Neighbouring columns of a leaf that are one input of the model.
 
     Attributes:
-        is_sequence: its rows, or ids, go to the tower unpooled.
+        sequence: the tower's input of its rows, unpooled; empty if they are pooled.
+        is_bag: its ids are one bag wherever they are looked up.
         has_ids: the tower takes the ids too.
         is_dense: it is a dense input.
     """
@@ -35,9 +38,15 @@ class Block:
     leaf: int
     first: int
     last: int
-    is_sequence: bool = False
+    sequence: str = ""
+    is_bag: bool = False
     has_ids: bool = False
     is_dense: bool = False
+
+    @property
+    def is_sequence(self) -> bool:
+        """True if its rows, or ids, go to the tower unpooled."""
+        return bool(self.sequence)
 
     @property
     def width(self) -> int:
@@ -45,10 +54,26 @@ class Block:
         return self.last - self.first
 
 
+class TableKey(NamedTuple):
+    """A feature's use of a parameter: the steps of its ids, and how its bags are pooled."""
+
+    weight: str
+    feature: str
+    steps: tuple[IdStep, ...]
+    pooling: str | None
+
+
+def table_key(lookup: ModuleLookup, block: Block, cell: Cell) -> TableKey:
+    """The use of a parameter by a lookup's id."""
+    pooling = lookup.pooling if block.is_bag else None
+    return TableKey(lookup.weight, block.name, cell.steps, pooling)
+
+
 @dataclass(slots=True)
 class _Table:
     weight: str
     name: str
+    pooling: str | None = None
     features: list[str] = field(default_factory=list)
     steps: dict[str, tuple[IdStep, ...]] = field(default_factory=dict)
 
@@ -66,7 +91,7 @@ class Placement:
     blocks: tuple[Block, ...]
     tables: tuple[TableSpec, ...]
     weights: Mapping[str, str]
-    table_of: Mapping[tuple[str, str, tuple[IdStep, ...]], str]
+    table_of: Mapping[TableKey, str]
     dense: DenseSpec
     sequences: Mapping[str, SequenceSpec]
 
@@ -102,13 +127,13 @@ def place(
     features = [block for block in blocks if not block.is_dense]
     by_column = {(b.leaf, column): b for b in features for column in range(b.first, b.last)}
     tables: dict[str, list[_Table]] = defaultdict(list)
-    table_of: dict[tuple[str, str, tuple[IdStep, ...]], str] = {}
+    table_of: dict[TableKey, str] = {}
     for lookup in lookups:
         for cell in lookup.cells:
             block = by_column[cell.leaf, cell.column]
-            key = (lookup.weight, block.name, cell.steps)
+            key = table_key(lookup, block, cell)
             if key not in table_of:
-                table_of[key] = _table_for(tables[lookup.weight], lookup.weight, block, cell)
+                table_of[key] = _table_for(tables[lookup.weight], key)
     specs, weights = [], {}
     names: set[str] = set()
     for copies in tables.values():
@@ -125,13 +150,13 @@ def place(
                     dim=1 if weight.dim() == 1 else weight.shape[1],
                     features=tuple(table.features),
                     required=True,
-                    pooling=_pooling(lookups, table.weight),
+                    pooling="mean" if table.pooling == "mean" else "sum",
                     padding_idx=_padding(lookups, table.weight, weight),
                     id_steps=table.steps,
                 )
             )
     sequences = {
-        block.name: SequenceSpec(
+        block.sequence: SequenceSpec(
             max_length=block.width,
             pad_to="max_length",
             features=(block.name,),
@@ -159,20 +184,21 @@ def _padded(leaf: Leaf, block: Block, tables: Sequence[TableSpec]) -> dict[str, 
     return {"pad": "left" if at_start > at_end else "right"}
 
 
-def _table_for(copies: list[_Table], weight: str, block: Block, cell: Cell) -> str:
-    """The copy of a table in which a feature has these steps; a new one if all have others."""
+def _table_for(copies: list[_Table], key: TableKey) -> str:
+    """The copy of a table for a use of it; a new one if all have the feature, or pool otherwise."""
     for table in copies:
-        if block.name not in table.features:
-            table.features.append(block.name)
-            if cell.steps:
-                table.steps[block.name] = cell.steps
-            return table.name
-    base = _UNNAMEABLE.sub("_", table_path(weight).replace(".", "_")).strip("_-") or "table"
-    name = f"{base}_{len(copies) + 1}" if copies else base
-    copies.append(
-        _Table(weight, name, [block.name], {block.name: cell.steps} if cell.steps else {})
-    )
-    return name
+        pools_alike = None in (table.pooling, key.pooling) or table.pooling == key.pooling
+        if key.feature not in table.features and pools_alike:
+            break
+    else:
+        base = _UNNAMEABLE.sub("_", table_path(key.weight).replace(".", "_")).strip("_-") or "table"
+        table = _Table(key.weight, f"{base}_{len(copies) + 1}" if copies else base)
+        copies.append(table)
+    table.features.append(key.feature)
+    table.pooling = table.pooling or key.pooling
+    if key.steps:
+        table.steps[key.feature] = key.steps
+    return table.name
 
 
 def _padding(lookups: Sequence[ModuleLookup], path: str, weight: Tensor) -> int | None:
@@ -198,11 +224,6 @@ def _padding(lookups: Sequence[ModuleLookup], path: str, weight: Tensor) -> int 
     return padding if is_zero and leaves_out != {False} else None
 
 
-def _pooling(lookups: Sequence[ModuleLookup], weight: str) -> Any:
-    poolings = {lookup.pooling for lookup in lookups if lookup.weight == weight}
-    return "mean" if poolings == {"mean"} else "sum"
-
-
 def _blocks(
     leaves: Sequence[Leaf],
     lookups: Sequence[ModuleLookup],
@@ -225,10 +246,17 @@ def _blocks(
                 has_ids = bool(read) and not any(read)
                 is_bag = columns <= bagged and not read and _only_bags(lookups, columns)
                 is_sequence = not is_bag and (last - first > 1 or has_ids)
-                yield Block(name, *place, is_sequence=is_sequence, has_ids=has_ids)
+                sequence = _sequence_name(name, leaves) if is_sequence else ""
+                yield Block(name, *place, sequence, is_bag, has_ids)
                 name += _NUMBERS
             if any(read) or (read and not is_looked_up):
                 yield Block(name, *place, is_dense=True)
+
+
+def _sequence_name(name: str, leaves: Sequence[Leaf]) -> str:
+    """The name of a feature's sequence: its own, unless an input has that of its lengths."""
+    others = {leaf.name for leaf in leaves} | {n for leaf in leaves for n in leaf.columns or ()}
+    return f"{name}_rows" if name + LENGTHS in others else name
 
 
 def _only_bags(lookups: Sequence[ModuleLookup], columns: set[tuple[int, int]]) -> bool:
@@ -253,19 +281,27 @@ def _runs(
     needed: Mapping[tuple[int, int], bool],
 ) -> Iterator[tuple[int, int]]:
     """Neighbouring columns that are used alike, or have one name."""
-    first, before = 0, _use(number, 0, leaf, uses, needed)
-    for column in range(1, leaf.width):
-        use = _use(number, column, leaf, uses, needed)
-        if leaf.columns is not None:
-            alike = leaf.columns[column] == leaf.columns[column - 1]
-        else:
-            # Ids that are not looked up themselves, such as the last of a history, go with others.
-            alike = use == before or (not leaf.tensor.is_floating_point() and not (use and before))
-        if not alike:
-            yield first, column
-            first, before = column, use
-        before = before or use
-    yield first, leaf.width
+    of_columns = [_use(number, column, leaf, uses, needed) for column in range(leaf.width)]
+    labels = leaf.columns or of_columns
+    ends = [at for at in range(1, leaf.width) if labels[at] != labels[at - 1]]
+    runs = list(pairwise([0, *ends, leaf.width]))
+    if leaf.columns is not None or leaf.tensor.is_floating_point():
+        yield from runs
+        return
+    # An id that is not looked up itself, such as the last of a history, goes with the others.
+    at = 0
+    while at < len(runs):
+        first, last = runs[at]
+        if at + 1 < len(runs) and _is_one(runs[at], runs[at + 1], of_columns):
+            last, at = runs[at + 1][1], at + 1
+        yield first, last
+        at += 1
+
+
+def _is_one(run: tuple[int, int], following: tuple[int, int], of_columns: Sequence[Any]) -> bool:
+    own, other = of_columns[run[0]], of_columns[following[0]]
+    (first, last), (start, end) = (run, following) if own else (following, run)
+    return bool(own) != bool(other) and last - first > 1 and end - start == 1
 
 
 def _use(

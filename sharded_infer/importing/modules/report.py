@@ -118,7 +118,7 @@ def _doubts(
             )
     histories = [block for block in placement.blocks if block.is_sequence and block.width > 1]
     for block in histories:
-        if placement.sequences[block.name].shortest == block.width:
+        if placement.sequences[block.sequence].shortest == block.width:
             yield (
                 f"{block.name!r} has {block.width} ids of each sample, as in the example: pad as "
                 "in training"

@@ -60,7 +60,7 @@ class TrainedCall:
     def _ids(self, block: Block, model_input: ModelInput, ends: NDArray[np.int64]) -> Tensor:
         group, place = model_input.groups[0], self._features[block.name]
         lengths = group.lengths[place]
-        sequence = self._sequences.get(block.name)
+        sequence = self._sequences.get(block.sequence)
         least = block.width if sequence is None else sequence.shortest
         if (other := np.flatnonzero((lengths < least) | (lengths > block.width))).size:
             sample = int(other[0])

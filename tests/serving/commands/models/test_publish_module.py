@@ -77,7 +77,10 @@ def test_what_cannot_be_loaded_is_refused_by_name(sharded_infer: Command, folder
     torch.save({"user.weight": torch.zeros(50, 8)}, "half.pt")
     for words, said in (
         (("--module", "my_ranker"), "expected MODULE:FUNCTION"),
-        (("--module", "missing:make"), "--module missing:make: No module named 'missing'"),
+        (
+            ("--module", "missing:make"),
+            "missing:make: ModuleNotFoundError: No module named",
+        ),
         (("--module", "my_ranker:make"), "has no attribute 'make'"),
         (("--module", "my_ranker:number"), "is not callable"),
         (("--module", "builtins:dict"), "expected an nn.Module, got a dict"),
@@ -86,6 +89,7 @@ def test_what_cannot_be_loaded_is_refused_by_name(sharded_infer: Command, folder
         (("--spec", "model.toml"), "--spec and --module exclude each other"),
         (("--part", "1/2"), "--module is published whole"),
         (("--method", "predict"), "Ranker has no method 'predict'"),
+        (("--order-rows", "frequency"), "--samples and --order-rows: expected none"),
         (("--user", "age"), "user: 'age' is not one of the inputs"),
     ):
         sharded_infer(*WORDS, *words).refused(said)
