@@ -11,7 +11,7 @@ namespace sharded_infer {
 struct Bytes;
 
 // For ids outside their table.
-enum Policy : std::int32_t { kRefuse = 0, kIgnore = 1, kModulo = 2 };
+enum Policy : std::int32_t { kRefuse = 0, kIgnore = 1, kModulo = 2, kPass = 3 };
 
 // Of a step from an id to its row; the reference is sharded_infer/specs/id_steps.py.
 enum IdOperation : std::int32_t {

@@ -293,7 +293,7 @@ const std::int64_t sharded_infer_layout_of_message_size[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_model[];
 const std::int64_t sharded_infer_layout_of_model[] = {
-    62, 0x765FD79E,
+    62, 0x03338A82,
     0x9E49C8EF, sizeof(sharded_infer::IdMap),
     offsetof(sharded_infer::IdMap, index),
     offsetof(sharded_infer::IdMap, mark),

@@ -169,6 +169,8 @@ bool put_sequence(Request& request, std::int64_t feature, const Source& source,
   if (!copy_rows(*request.model, feature, source, target)) {
     const std::int32_t policy = request.model->policies[feature];
     if (policy == kRefuse) return false;
+    // The tower's own input.
+    if (policy == kPass) return true;
     if (policy == kModulo) {
       request.layout.ids_outside += wrap(target.values, source.count, rows);
     } else {

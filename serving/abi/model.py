@@ -12,6 +12,7 @@ class Policy(IntEnum):
     REFUSE = 0
     IGNORE = 1
     MODULO = 2
+    PASS = 3
 
 
 class IdOperation(IntEnum):
@@ -97,7 +98,7 @@ class Model(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "model", 0x765FD79E, {
+check_layout(LIBRARY, "model", 0x03338A82, {
     IdMap: 0x9E49C8EF,
     Model: 0xC226C3C6,
 })

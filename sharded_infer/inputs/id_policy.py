@@ -44,10 +44,12 @@ class IdPolicy:
         self._paddings = torch.tensor([-1 if p is None else p for p in paddings])
         self._pads = any(padding is not None for padding in paddings)
         self._in_place = tuple(feature.sequence is not None for feature in features)
-        # An id map has left -1 for an unknown id of a sequence.
+        # Ids that are no rows. An id map has left -1 for an unknown id of a sequence.
         self._raw = torch.tensor(
             [
-                f.table.name in raw or (f.sequence is not None and f.table.id_map is not None)
+                f.is_tower_input
+                or f.table.name in raw
+                or (f.sequence is not None and f.table.id_map is not None)
                 for f in features
             ]
         )

@@ -9,7 +9,7 @@ The forms of an input over any transport:
     s.lengths        [B]             the lengths of all inputs of a sequence s
     numbers          [B, L] or [N]   of a sequence, like its ids; [B, L, K] or [N, K] if K of each
     sparse.values, sparse.lengths, sparse.weights   [N], [S, B], [N]   all features at once
-    dense input      [B, width]
+    dense input      [B, width]; of width 1 also [B]
 
 A leading dimension of 1 is shared by all B samples. A missing feature is an empty bag, unless the
 model requires it. A feature of several tables comes once: S features are sent, and their ids are
@@ -119,6 +119,8 @@ class RequestReader:
         if name not in inputs:
             raise RequestError(f"input {name!r} is missing: expected FP32 [B, {width}]")
         array = checked(name, inputs[name], FP32, FLOATS_SAID)
+        if width == 1 and array.ndim == 1:
+            array = array[:, None]
         if array.ndim != 2 or array.shape[1] != width:
             raise RequestError(
                 f"input {name!r}: expected FP32 [B, {width}], got {list(array.shape)}"

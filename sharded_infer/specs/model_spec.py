@@ -31,7 +31,7 @@ from sharded_infer.specs.table_spec import TableSpec as TableSpec
 
 _SHOWN_FEATURES = 8  # in an error
 _FP32_NUMBERS = 2**32
-_MOST_IDS = 2**47  # of a feature whose ids are the tower's input
+_MOST_IDS = 2**47  # a drawn one, of a feature whose ids are the tower's input
 
 
 _STRICT = ConfigDict(extra="forbid")
@@ -264,7 +264,7 @@ class ModelSpec:
             for member, width in one.dense.items()
         )
         ids = (
-            FeatureSpec(member, TableSpec(member + IDS, _MOST_IDS, 1), name)
+            FeatureSpec(member, TableSpec(member + IDS, _MOST_IDS, 1), name, is_tower_input=True)
             for name, sequence in self.sequences.items()
             for member in sequence.ids
         )

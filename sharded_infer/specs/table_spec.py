@@ -189,12 +189,13 @@ class FeatureSpec:
     """A feature in one of its tables: columns of the tower's `embeddings`, or of `sequence`.
 
     `name`, its input's name on the wire, is unique within the table. Without `sequence` its bags
-    are pooled.
+    are pooled. With `is_tower_input` its ids are not looked up, and may be any 64-bit numbers.
     """
 
     name: str
     table: TableSpec
     sequence: str | None = None
+    is_tower_input: bool = False
 
     @property
     def id_steps(self) -> tuple[IdStep, ...]:

@@ -44,7 +44,7 @@ SPEC = ModelSpec(
     sequences={
         # Named as one of its features, or otherwise.
         "history": SequenceSpec(9, ("history", "action"), {"age": 1, "pair": 2}, ids=("history",)),
-        "past": SequenceSpec(4, ("query", "shop"), {"spent": 1}),
+        "past": SequenceSpec(4, ("query", "shop"), {"spent": 1}, ids=("shop",)),
     },
 )
 _IDS = {

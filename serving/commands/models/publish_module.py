@@ -1,6 +1,7 @@
 """Publishes a trained `nn.Module`: `publish` with `--module`."""
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -168,6 +169,9 @@ def _load_state(module: Any, path: Path, torch: Any) -> None:
         for key in _STATES:
             if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
                 state = state[key]
+    prefix = re.compile(r"^((module|_orig_mod)\.)+")
+    if isinstance(state, Mapping) and all(prefix.match(str(key)) for key in state):
+        state = {prefix.sub("", str(key)): value for key, value in state.items()}
     try:
         module.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:

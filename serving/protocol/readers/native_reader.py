@@ -26,9 +26,15 @@ from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
 from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.inputs.sparse_inputs import SparseInputs
-from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec, TableSpec
 
 _POLICIES = {"error": Policy.REFUSE, "ignore": Policy.IGNORE, "modulo": Policy.MODULO}
+
+
+def _policy_of(feature: FeatureSpec) -> Policy:
+    return Policy.PASS if feature.is_tower_input else _POLICIES[feature.table.out_of_range]
+
+
 # Each with the GIL, and without it for long messages.
 _SCANS = {
     MessageFormat.INFER: (abi.scan_keeping_gil, abi.scan),
@@ -108,7 +114,7 @@ class NativeReader:
             np.array([strings.get(name, (-1, 0))[0] for name in sparse.names], np.int32),
             np.array([strings.get(name, (-1, 0))[1] for name in sparse.names], np.uint64),
             np.array([feature.table.rows for feature in features], np.int64),
-            np.array([_POLICIES[feature.table.out_of_range] for feature in features], np.int32),
+            np.array([_policy_of(feature) for feature in features], np.int32),
             np.array([_padding_of(feature.table) for feature in features], np.int64),
             np.cumsum([0, *(len(feature.id_steps) for feature in features)], dtype=np.int64),
             np.array([IdOperation[operation.upper()] for operation, _ in steps], np.int32),

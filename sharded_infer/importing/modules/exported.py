@@ -48,6 +48,7 @@ class Called(nn.Module):
         self.example = example
         self.method = method
         self.outputs: tuple[str, ...] = ()
+        self.dropped = 0
 
     def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
         """Call the method, and flatten what it returns."""
@@ -56,6 +57,7 @@ class Called(nn.Module):
         pairs, _ = pytree.tree_flatten_with_path(returned)
         # Numbers of the whole batch, such as losses, are no scores.
         scores = [(path, one) for path, one in pairs if isinstance(one, Tensor) and one.dim() > 0]
+        self.dropped = len(pairs) - len(scores)
         outputs = {_output_name(path, len(scores)): _per_sample(value) for path, value in scores}
         if not outputs:
             raise TowerError(

@@ -23,6 +23,12 @@ from sharded_infer.importing.modules.report import ImportReport, report_of
 from sharded_infer.importing.modules.trained_call import TrainedCall
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, OutputGate, TowerSpec
 
+# Modules that only wrap the trained one, by the attribute that has it.
+_WRAPPED = {
+    nn.DataParallel: "module",
+    nn.parallel.DistributedDataParallel: "module",
+    torch._dynamo.OptimizedModule: "_orig_mod",
+}
 _DRAWN = 17  # samples
 _IMPORT_BOUND = 1e-5
 _RELATIVE_BOUND = 0.1
@@ -74,6 +80,8 @@ def from_module(
             line.
         SpecError: no embedding is looked up, or two inputs have one name.
     """
+    while isinstance(wrapped := getattr(module, _WRAPPED.get(type(module), ""), None), nn.Module):
+        module = wrapped
     example = Example.of(module, example_inputs, method=method, columns=columns)
     whole = called(module, example, method)
     scores = scores_of(whole, example.tensors)
@@ -108,7 +116,10 @@ def from_module(
     whole_tables = [
         table_path(path) for path, weight in parameters.items() if weight.data_ptr() in kept
     ]
-    report = report_of(example, lookups, left, placement, whole.outputs, user, whole_tables)
+    left_out = example.samples + _DRAWN - len(next(iter(samples.values())))
+    report = report_of(
+        example, lookups, left, placement, whole, user=user, whole=whole_tables, left_out=left_out
+    )
     return ImportedModule(spec, weights, tower, samples, report)
 
 
@@ -186,7 +197,7 @@ def _sent(leaves: Sequence[Tensor], placement: Placement) -> dict[str, NDArray[A
                     f"example input {block.name!r}: {columns.dtype} numbers that fp32 does not "
                     "hold exactly, and that look no rows up: pass smaller ones, such as differences"
                 )
-            sent[block.name] = numbers.numpy()
+            sent[block.name] = (numbers if block.width > 1 else numbers[:, 0]).numpy()
         else:
             ids = columns.long().numpy()
             sent[block.name] = ids if block.width > 1 else ids[:, 0]

@@ -28,6 +28,9 @@ _MOVES = {
 }  # fmt: skip
 
 
+_LOOKUPS = {"embedding", "embedding_bag", "_embedding_bag", "index", "index_select"}
+
+
 class Cell(NamedTuple):
     """A number of each sample: of a leaf's column, after `steps`."""
 
@@ -43,6 +46,7 @@ class IdTags(Interpreter):
         tags: int64, of the node's shape on the example.
         samples: B of the example.
         bag_starts: offsets of each `embedding_bag` on the example.
+        computed: rows `[rows, dim]` of lookups in what is computed from parameters alone.
     """
 
     def __init__(self, graph_module: GraphModule, leaves: tuple[Tensor, ...]) -> None:
@@ -55,6 +59,7 @@ class IdTags(Interpreter):
         # Nodes whose values depend on the inputs' values, not their sizes alone.
         self.depends: set[Node] = set()
         self.bag_starts: dict[Node, Tensor] = {}
+        self.computed: dict[Node, Tensor] = {}
         self._placeholders = 0
         self._dtypes: dict[Node, torch.dtype] = {}
         with torch.no_grad():
@@ -67,6 +72,10 @@ class IdTags(Interpreter):
             self._dtypes[n] = value.dtype
         if "embedding_bag" in _name_of(n):
             self.bag_starts[n] = self.fetch_args_kwargs_from_env(n)[0][2]
+        rows: Any = n.args[0] if n.args else None
+        is_lookup = _name_of(n) in _LOOKUPS and isinstance(rows, Node)
+        if is_lookup and rows.op == "call_function" and rows not in self.depends:
+            self.computed[rows] = self.env[rows]
         if n.op == "placeholder":
             self.depends.add(n)
             self.tags[n] = self._of_leaf(self._placeholders)
@@ -214,7 +223,7 @@ def _simple(
             return None
         if least is not None and int(torch.as_tensor(number).min()) < least:
             return None
-        return [(op, torch.as_tensor(number) * sign)]
+        return [(op, torch.as_tensor(number).long() * sign)]
 
     return steps
 

@@ -78,10 +78,10 @@ def find_lookups(
         if parts is None:
             continue
         parameter, ids, pooling = parts
-        weight = parameter_of(graph_module, parameter)
+        weight = tags.computed.get(parameter, parameter_of(graph_module, parameter))
         if weight is None or not weight.is_floating_point() or weight.dim() > 2:
             continue
-        path = str(parameter.target)
+        path = _path(parameter)
         rows, dim = len(weight), 1 if weight.dim() == 1 else weight.shape[1]
         line = source_line(node)
         if ids not in tags.depends:
@@ -121,6 +121,13 @@ def parameter_of(graph_module: GraphModule, node: Node) -> Tensor | None:
     for step in str(node.target).split("."):
         found = getattr(found, step)
     return found if isinstance(found, Tensor) else None
+
+
+def _path(node: Node) -> str:
+    """Path of a parameter, or of the first one that a node is computed from."""
+    while node.op != "get_attr" and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return str(node.target) if node.op == "get_attr" else node.name
 
 
 def _parts(node: Node) -> tuple[Node, Node, str | None] | None:

@@ -7,7 +7,7 @@ import torch
 
 from kernels.wording import listed
 from sharded_infer.importing.modules.example import Example
-from sharded_infer.importing.modules.exported import source_line
+from sharded_infer.importing.modules.exported import Called, source_line
 from sharded_infer.importing.modules.lookups import ModuleLookup, TowerLookup
 from sharded_infer.importing.modules.placement import Placement
 
@@ -68,15 +68,18 @@ def report_of(
     lookups: Sequence[ModuleLookup],
     left: Sequence[TowerLookup],
     placement: Placement,
-    outputs: Sequence[str],
+    module: Called,
+    *,
     user: Sequence[str],
     whole: Sequence[str],
+    left_out: int,
 ) -> ImportReport:
     """The report of a cut module.
 
     Args:
         user: the inputs that a request sends once.
         whole: paths of tables' parameters that the tower reads too.
+        left_out: samples whose scores are not finite.
     """
     uses = {block.name: _use(block.is_sequence, block.has_ids) for block in placement.blocks}
     lines: dict[str, str] = {}
@@ -92,8 +95,13 @@ def report_of(
         )
         for table in placement.tables
     )
-    doubts = tuple(_doubts(example, placement, user, whole))
-    return ImportReport(tables, dict(placement.dense.inputs), tuple(outputs), tuple(left), doubts)
+    doubts = [*_doubts(example, placement, user, whole)]
+    if module.dropped:
+        doubts.append(f"outputs without a number for each sample are left out: {module.dropped}")
+    if left_out:
+        doubts.append(f"{left_out} samples are not compared: their scores are NaN or infinity")
+    dense = dict(placement.dense.inputs)
+    return ImportReport(tables, dense, module.outputs, tuple(left), tuple(doubts))
 
 
 def _use(is_sequence: bool, has_ids: bool) -> str:
@@ -123,6 +131,8 @@ def _doubts(
                 f"{block.name!r} has {block.width} ids of each sample, as in the example: pad as "
                 "in training"
             )
+        else:
+            yield f"of {block.name!r} the last {block.width} ids are used, the example's length"
     if histories and not user:
         names = listed([repr(block.name) for block in histories])
         yield f"pass {names} as `user` if a request's samples share them: they are read once"

@@ -214,6 +214,56 @@ def test_dropout_that_is_always_on_is_refused_with_its_line() -> None:
     assert "dropout is always on" in message and "functional.dropout(super()" in message
 
 
+def test_rows_computed_from_a_parameter_are_a_table(tmp_path: Any) -> None:
+    class Normed(Scaled):
+        def forward(self, item: Tensor, price: Tensor) -> Tensor:
+            return functional.normalize(self.table.weight)[item].sum(1) * price
+
+    module = Normed().eval()
+    found = from_module(module, (ITEMS, PRICES))
+    assert features(found.spec) == {"table": ("item",)}
+    read = found.weights.read("table", 0, 100)
+    torch.testing.assert_close(read, functional.normalize(module.table.weight[:100]).detach())
+    publish(found.spec, found.weights, found.tower, tmp_path)
+
+
+def test_time_first_histories_and_wrapped_modules_are_cut(tmp_path: Any) -> None:
+    class TimeFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.gru = nn.Embedding(50, 4), nn.GRU(4, 4)
+
+        def forward(self, history: Tensor) -> Tensor:
+            return self.gru(self.table(history.t()))[1][0].sum(1)
+
+    module = nn.DataParallel(TimeFirst().half().float()).eval()
+    found = from_module(module, TAGS)
+    assert features(found.spec) == {"table": ("history",)}
+    publish(found.spec, found.weights, found.tower, tmp_path)
+
+
+def test_modules_in_half_precision_are_scored_in_it(tmp_path: Any) -> None:
+    module = Scaled().bfloat16().eval()
+    published = publish(module, (ITEMS, PRICES.bfloat16()), tmp_path, name="scaled")
+    assert "scores within 0 of the largest" in published.compared
+
+
+def test_a_padding_of_minus_one_is_masked(tmp_path: Any) -> None:
+    class Masked(Scaled):
+        def forward(self, items: Tensor, items_lengths: Tensor) -> Tensor:
+            rows = self.table(items.clamp(min=0)) * (items != -1).unsqueeze(2)
+            return rows.sum((1, 2)) / items_lengths
+
+    items = TAGS.masked_fill(TAGS % 5 == 0, -1)
+    lengths = (items >= 0).sum(1)
+    module = Masked().eval()
+    published = publish(module, (items, lengths), tmp_path, name="masked")
+    inputs = {"items": items.numpy(), "items_lengths": lengths.float().numpy()}
+    found = open_model(published.path).predict(inputs)["score"]
+    expected = module(items, lengths).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
 def test_random_scores_are_refused_with_their_line() -> None:
     class Random(Scaled):
         def forward(self, item: Tensor, price: Tensor) -> Tensor:
