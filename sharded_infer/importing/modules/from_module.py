@@ -176,7 +176,12 @@ def _with_drawn(whole: Called, example: Example, placement: Placement) -> list[T
         if block.is_sequence and block.width > 1:
             drawn[block.leaf].reshape(_DRAWN, -1)[-1, block.first : block.last] = 0
     both = [torch.cat(pair) for pair in zip(example.tensors, drawn, strict=True)]
-    scores = scores_of(whole, both)
+    try:
+        scores = scores_of(whole, both)
+    except TowerError:
+        # Inputs that do not fit each other.
+        both = list(example.tensors)
+        scores = scores_of(whole, both)
     is_finite = torch.stack(
         [score.reshape(len(score), -1).isfinite().all(1) for score in scores.values()]
     ).all(0)

@@ -124,10 +124,13 @@ def parameter_of(graph_module: GraphModule, node: Node) -> Tensor | None:
 
 
 def _path(node: Node) -> str:
-    """Path of a parameter, or of the first one that a node is computed from."""
-    while node.op != "get_attr" and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    return str(node.target) if node.op == "get_attr" else node.name
+    """Path of a parameter; for a computed one, that of the first it is made of, and its name."""
+    if node.op == "get_attr":
+        return str(node.target)
+    source = node
+    while source.op != "get_attr" and source.all_input_nodes:
+        source = source.all_input_nodes[0]
+    return f"{source.target if source.op == 'get_attr' else 'module'}.{node.name}"
 
 
 def _parts(node: Node) -> tuple[Node, Node, str | None] | None:

@@ -217,12 +217,13 @@ def test_dropout_that_is_always_on_is_refused_with_its_line() -> None:
 def test_rows_computed_from_a_parameter_are_a_table(tmp_path: Any) -> None:
     class Normed(Scaled):
         def forward(self, item: Tensor, price: Tensor) -> Tensor:
-            return functional.normalize(self.table.weight)[item].sum(1) * price
+            rows = functional.normalize(self.table.weight)[item] + self.table(item)
+            return rows.sum(1) * price
 
     module = Normed().eval()
     found = from_module(module, (ITEMS, PRICES))
-    assert features(found.spec) == {"table": ("item",)}
-    read = found.weights.read("table", 0, 100)
+    assert features(found.spec) == {"table_weight_div": ("item",), "table": ("item",)}
+    read = found.weights.read("table_weight_div", 0, 100)
     torch.testing.assert_close(read, functional.normalize(module.table.weight[:100]).detach())
     publish(found.spec, found.weights, found.tower, tmp_path)
 
