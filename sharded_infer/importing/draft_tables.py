@@ -1,9 +1,9 @@
 """Detection of a checkpoint's embedding tables."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,7 +18,9 @@ from sharded_infer.specs.spec_file import parse_spec
 _TORCHREC = re.compile(r"(?:.*\.)?(embedding_bags|embeddings|embedding)\.([^.]+)\.weight")
 # Last words of a key that do not identify the table.
 _GENERIC = re.compile(r"\d+|emb|embed|embedding|embeddings|embedding_bag|weight|weights|table")
+_POSITIONS = re.compile(r"(^|[._])(pos|position|positional|time|temporal)(_?emb|s?[._]|$)")
 _MAX_DIM = 8192
+STATE = "an optimizer's state"  # of a weight that is left out
 # Formats of TorchRec's quantized collections; its bf16 has no lookup, its fp8 is another format.
 _STORED = (RowFormat.INT8, RowFormat.INT4, RowFormat.INT2, RowFormat.FP16, RowFormat.FP32)
 # TorchRec pads quantized rows to a multiple of this many bytes.
@@ -33,6 +35,7 @@ class DraftedTable:
     Attributes:
         name: valid and unique among the tables.
         found_by_name: True if the key follows from the name and can be left out.
+        feature: its input, of a table of linear terms that of the table beside it.
         pooled: False if each row is used alone, as far as the key tells.
         stored: the row format of a quantized weight.
     """
@@ -40,6 +43,7 @@ class DraftedTable:
     name: str
     key: str
     found_by_name: bool
+    feature: str
     pooled: bool
     rows: int
     dim: int
@@ -85,7 +89,7 @@ def draft_tables(
         if key not in states
     ]
     left_out += [
-        LayerWeight(key, source.shape(key), "an optimizer's state", sure, of)
+        LayerWeight(key, source.shape(key), STATE, sure, of)
         for key, of in states.items()
         for sure in [key in unfit or not key.endswith("weight")]
     ]
@@ -99,7 +103,18 @@ def draft_tables(
             tables.append(drafted)
         else:
             left_out.append(LayerWeight(key, source.shape(key), drafted, sure=False))
-    return tables, left_out
+    return _joined(tables), left_out
+
+
+def _joined(tables: Sequence[DraftedTable]) -> list[DraftedTable]:
+    """The tables, those of linear terms with the feature of the table of their name and rows."""
+    wide = {(_own_name(bare_key(t.key)), t.rows): t.name for t in tables if t.dim > 1}
+    return [
+        replace(table, feature=wide.get((_own_name(bare_key(table.key)), table.rows), table.name))
+        if table.dim == 1
+        else table
+        for table in tables
+    ]
 
 
 def _endings(key: str) -> list[str]:
@@ -154,12 +169,17 @@ def _draft(
         return f"wider than {_MAX_DIM}"
     own = _own_name(bare_key(key))
     name = _valid_name(own, taken)
-    if name != own:
+    if _POSITIONS.search(bare_key(key)):
+        doubts["name"] = "embeddings of positions and times are the tower's, unless ids are sent"
+    elif own.isdigit():
+        doubts["name"] = f"which feature is number {own}?"
+    elif name != own:
         doubts["name"] = f"the checkpoint says {own!a}, which cannot be this table's name"
     return DraftedTable(
         name,
         key,
         _is_found(source, name, key, rows, width, stored),
+        name,
         not _is_of_rows(key),
         rows,
         width,

@@ -10,7 +10,7 @@ from kernels.wording import counted
 from quant.sources.weight_source import SourceError, WeightSource
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.draft_layers import LayerWeight
-from sharded_infer.importing.draft_tables import DraftedTable, draft_tables
+from sharded_infer.importing.draft_tables import STATE, DraftedTable, draft_tables
 from sharded_infer.importing.draft_tower import DraftedTower, draft_tower
 from sharded_infer.specs.sequence_input import LENGTHS
 from sharded_infer.specs.spec_file import parse_spec
@@ -21,7 +21,8 @@ _HEAD = (
     "# Drafted from the names and shapes of a checkpoint. What they do not say is guessed, and "
     "marked CHECK."
 )
-_LEFT_OUT = 40  # weights that are certainly no tables and are named
+_STATES = 40  # of optimizers, that are named
+_REQUIRED = "# required = true  (every request must send its features, possibly without ids)"
 DEFAULT_MAX_LENGTH = 200
 _UNPOOLED = (
     "an EmbeddingCollection looks rows up one by one. Features of equal lengths are one sequence. "
@@ -66,7 +67,7 @@ def count_checks(draft: str) -> int:
 def _table_lines(table: DraftedTable) -> list[str]:
     fields: dict[str, object] = {"name": table.name, "rows": table.rows, "dim": table.dim}
     fields |= {"pooling": "sum"} if table.pooled else {}
-    fields |= {"features": [table.name]}
+    fields |= {"features": [table.feature]}
     if not table.found_by_name:
         fields["weights"] = table.key
     if table.stored is not None:
@@ -76,7 +77,7 @@ def _table_lines(table: DraftedTable) -> list[str]:
         "features": "all inputs that look rows up in this table",
         **table.doubts,
     }
-    return ["[[tables]]", *_fields(fields, doubts)]
+    return ["[[tables]]", *_fields(fields, doubts), _REQUIRED]
 
 
 def _sequence_lines(
@@ -96,9 +97,11 @@ def _sequence_lines(
 
 
 def _left_out_lines(layers: Sequence[LayerWeight]) -> list[str]:
-    """A line for each matrix that could be a table and for some others, and how many more are."""
-    sure = [layer for layer in layers if layer.sure and len(layer.shape) > 1][:_LEFT_OUT]
-    named = [*(layer for layer in layers if not layer.sure), *sure]
+    """A line for each matrix but an optimizer's many, and how many other weights there are."""
+    sure = [layer for layer in layers if layer.sure and len(layer.shape) > 1]
+    states = [layer for layer in sure if layer.kind == STATE]
+    sure = [layer for layer in sure if layer.kind != STATE]
+    named = [*(layer for layer in layers if not layer.sure), *sure, *states[:_STATES]]
     lines = [
         f"{'# ' if layer.sure else _MARK}{layer.key!a} {list(layer.shape)} is left out: "
         f"{layer.reason}"

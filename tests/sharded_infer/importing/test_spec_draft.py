@@ -235,6 +235,32 @@ def test_a_table_whose_name_is_none_gets_one_and_keeps_its_key(key: str, name: s
     assert [line for line in checks_of(weights) if line.startswith("name") and "cannot be" in line]
 
 
+def test_linear_terms_have_the_feature_of_the_table_beside_them() -> None:
+    weights = {
+        "embedding_dict.user.weight": torch.zeros(30, 8),
+        "embedding_dict.city.weight": torch.zeros(9, 8),
+        "linear.embedding_dict.user.weight": torch.zeros(30, 1),
+        # As many rows as none of its name.
+        "linear.embedding_dict.city.weight": torch.zeros(7, 1),
+    }
+    features = [table.features for table in drafted(weights).tables]
+    assert features == [("user",), ("city",), ("user",), ("city_2",)]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("pos_emb.weight", "positions and times are the tower's"),
+        ("encoder.position_embedding.weight", "positions and times are the tower's"),
+        ("time_emb.weight", "positions and times are the tower's"),
+        ("model.embeddings.3.weight", "which feature is number 3?"),
+    ],
+)
+def test_tables_that_may_have_no_ids_or_no_name_are_doubted(key: str, words: str) -> None:
+    assert any(words in line for line in checks_of({key: torch.zeros(5, 4)}))
+    assert not any(words in line for line in checks_of({"positive_emb.weight": torch.zeros(5, 4)}))
+
+
 def test_a_checkpoint_without_matrices_is_refused_with_what_it_holds() -> None:
     with pytest.raises(WeightsError, match="no weight of two axes.*only 'bias'"):
         draft_spec(TensorSource({"bias": torch.zeros(3)}), "clicks")
