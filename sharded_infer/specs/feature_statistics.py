@@ -8,10 +8,13 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from sharded_infer.specs.spec_errors import spec_errors
+
 HISTOGRAM_BINS = 64
 _STRICT = ConfigDict(extra="forbid")
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class FeatureStatistics:
     """The use of one feature.

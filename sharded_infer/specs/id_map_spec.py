@@ -9,12 +9,14 @@ from pydantic.dataclasses import dataclass
 
 from kernels.ids.id_hash import IdHash
 from kernels.ids.partition import LAST_HASH
+from sharded_infer.specs.spec_errors import spec_errors
 
 _STRICT = ConfigDict(extra="forbid")
 _Row = Annotated[int, Field(ge=0, lt=2**32)]
 MOST_MAPPED_ROWS = 2**32  # of a table: an index stores rows as uint32
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class SharedRows:
     """Unknown ids read a reserved row, one for each segment of the ids.
@@ -31,6 +33,7 @@ class SharedRows:
     input_size: Annotated[int, Field(ge=1, lt=2**63)] = 2**63 - 1
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class HashedRows:
     """Unknown ids read rows chosen by a hash, as in TorchRec's MPZCH.
@@ -52,6 +55,7 @@ class HashedRows:
     reserved: Annotated[int, Field(ge=0)] | None = None
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class IdPartition:
     """Parts of a table's rows, each for the ids whose hashes lie in one range.
@@ -94,6 +98,7 @@ class IdPartition:
         return hashes[begin], hashes[end] - 1
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class IdMapSpec:
     """The id map of one table. Known ids are the entries of an index that publishing writes.

@@ -26,6 +26,7 @@ from sharded_infer.specs.quantization_spec import QuantizationSpec as Quantizati
 from sharded_infer.specs.release_spec import ReleaseSpec
 from sharded_infer.specs.sequence_input import IDS, LENGTHS, SequenceInput
 from sharded_infer.specs.sequence_spec import SequenceSpec
+from sharded_infer.specs.spec_errors import spec_errors
 from sharded_infer.specs.table_spec import FeatureSpec as FeatureSpec
 from sharded_infer.specs.table_spec import TableSpec as TableSpec
 
@@ -37,6 +38,7 @@ _MOST_IDS = 2**47  # a drawn one, of a feature whose ids are the tower's input
 _STRICT = ConfigDict(extra="forbid")
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class DenseSpec:
     """The dense inputs: FP32 `[B, width]`, by name."""
@@ -44,6 +46,7 @@ class DenseSpec:
     inputs: dict[Name, Positive] = field(default_factory=dict)
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class TowerSpec:
     """The tower: a model's dense layers.
@@ -75,6 +78,7 @@ class TowerSpec:
         return self
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class ServingSpec:
     """Batching of requests, and storage of tables, in a server.
@@ -103,6 +107,7 @@ class ServingSpec:
     non_finite: Literal["refuse", "pass"] = "refuse"
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class ModelSpec:
     """A whole model.

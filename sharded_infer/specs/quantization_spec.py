@@ -9,10 +9,12 @@ from pydantic.dataclasses import dataclass
 from kernels.row_format import RowFormat
 from sharded_infer.byte_sizes import parse_size
 from sharded_infer.errors import InputError
+from sharded_infer.specs.spec_errors import spec_errors
 
 _STRICT = ConfigDict(extra="forbid")
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class QuantizationSpec:
     """Storage of tables without their own format.
@@ -68,6 +70,7 @@ _Bound = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Drop = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class OutputGate:
     """One output's own bounds.
@@ -87,6 +90,7 @@ class OutputGate:
     max_auc_drop: _Drop | None = None
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class GateSpec:
     """The bounds that a version must keep to be published.

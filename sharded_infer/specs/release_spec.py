@@ -5,9 +5,12 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from sharded_infer.specs.spec_errors import spec_errors
+
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class ReleaseSpec:
     """Bounds of `repo promote`; None: no bound. A broken bound rolls the version back.

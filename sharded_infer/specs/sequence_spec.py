@@ -9,10 +9,12 @@ from pydantic.dataclasses import dataclass
 from sharded_infer.repeats import repeated
 from sharded_infer.specs.names import LONGEST_NAME, Name
 from sharded_infer.specs.sequence_input import IDS, LENGTHS
+from sharded_infer.specs.spec_errors import spec_errors
 
 LONGEST_SEQUENCE = 2**16
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class SequenceSpec:
     """Features of equal lengths in a sample; L is the length of the longest one of a batch.

@@ -11,6 +11,7 @@ from sharded_infer.specs.default_row import DefaultRow
 from sharded_infer.specs.id_map_spec import MOST_MAPPED_ROWS, HashedRows, IdMapSpec, SharedRows
 from sharded_infer.specs.id_steps import IdStep, IdSteps, check_steps
 from sharded_infer.specs.names import Name
+from sharded_infer.specs.spec_errors import spec_errors
 
 
 def _required(value: Any) -> Any:
@@ -35,6 +36,7 @@ def _pooling(value: Any) -> Any:
 _STRICT = ConfigDict(extra="forbid")
 
 
+@spec_errors
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class TableSpec:
     """One embedding matrix `[rows, dim]` and the features that look rows up in it.
