@@ -84,12 +84,12 @@ def build_tower(
     graph = graph_module.graph
     nodes = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     leaves = list(nodes.values())[: len(example.leaves)]
-    inputs = TowerInputs(spec.dense.inputs, spec.embedding_width, spec.tower_sequences)
-    names = [name for name in inputs.names if name != EMBEDDINGS or spec.embedding_width]
+    taken = TowerInputs(spec.dense.inputs, spec.embedding_width, spec.tower_sequences)
+    names = [name for name in taken.names if name != EMBEDDINGS or spec.embedding_width]
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
-        given = {name: graph.placeholder(f"input_{at}") for at, name in enumerate(names)}
-        rows = _Rows(graph, given, placement, spec)
+        inputs = {name: graph.placeholder(f"input_{at}") for at, name in enumerate(names)}
+        rows = _Rows(graph, inputs, placement, spec)
         for number, lookup in enumerate(lookups):
             node = nodes.get(f"rows_{number}")
             if node is None or not node.users:
@@ -97,10 +97,10 @@ def build_tower(
             _replace(node, rows.of(lookup), lookup.value)
         for number, node in enumerate(leaves):
             if node.users:
-                _replace(node, _leaf(graph, example, number, given, placement), node.meta["val"])
+                _replace(node, _leaf(graph, example, number, inputs, placement), node.meta["val"])
         size = nodes.get("batch_size")
         if size is not None and size.users:
-            anchor = given[names[0]]
+            anchor = inputs[names[0]]
             size.replace_all_uses_with(graph.call_function(_ATEN.sym_size.int, (anchor, 0)))
     for node in nodes.values():
         graph.erase_node(node)
@@ -170,12 +170,12 @@ class _Rows:
     def __init__(
         self,
         graph: Graph,
-        given: Mapping[str, Node],
+        inputs: Mapping[str, Node],
         placement: Placement,
         spec: ModelSpec,
     ) -> None:
         self._graph = graph
-        self._given = given
+        self._inputs = inputs
         self._placement = placement
         self._columns: dict[tuple[str, str], tuple[int, int]] = {}
         self._widths: dict[str, int] = {}
@@ -266,8 +266,8 @@ class _Rows:
 
     def _slice(self, name: str, axis: int, start: int, end: int) -> Node:
         if (start, end) == (0, self._widths[name]):
-            return self._given[name]
-        return self._call(_ATEN.slice.Tensor, self._given[name], axis, start, end)
+            return self._inputs[name]
+        return self._call(_ATEN.slice.Tensor, self._inputs[name], axis, start, end)
 
     def _pooled(self, lookup: ModuleLookup, rows: Node) -> Node:
         match lookup.pooling:
@@ -287,12 +287,12 @@ def _leaf(
     graph: Graph,
     example: Example,
     number: int,
-    given: Mapping[str, Node],
+    inputs: Mapping[str, Node],
     placement: Placement,
 ) -> Node:
     """A leaf as the module took it, from the tower's inputs; zeros where nothing reads it."""
     leaf, end, parts = example.leaves[number], 0, []
-    anchor = next(iter(given.values()))
+    anchor = next(iter(inputs.values()))
 
     def fill(width: int) -> Node:
         size = graph.call_function(_ATEN.sym_size.int, (anchor, 0))
@@ -308,7 +308,7 @@ def _leaf(
         if block.first > end:
             parts.append(fill(block.first - end))
         if block.is_dense or block.has_ids:
-            node = given[block.name if block.is_dense else block.name + IDS]
+            node = inputs[block.name if block.is_dense else block.name + IDS]
             parts.append(_cast(graph, node, leaf.tensor.dtype, is_dense=block.is_dense))
         else:
             parts.append(fill(block.width))

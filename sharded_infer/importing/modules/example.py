@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from torch.utils import _pytree as pytree
 
 from kernels.wording import did_you_mean, listed
 from sharded_infer.errors import InputError
+from sharded_infer.repeats import repeated
 
 _UNNAMEABLE = re.compile(r"[^A-Za-z0-9_\-]+")
-_FEWEST_SAMPLES = 2  # of a batch whose size is exported as variable
+_MOST_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +75,18 @@ class Example:
             raise InputError("example inputs: expected at least one tensor, got none")
         parameters = list(inspect.signature(getattr(module, method)).parameters)
         names = _names([pairs[at][0] for at in tensors], parameters)
-        sizes = {name: list(values[at].shape) for name, at in zip(names, tensors, strict=True)}
-        first = next(iter(sizes))
-        for name, size in sizes.items():
-            if not size or 0 in size or size[0] != sizes[first][0]:
-                raise InputError(
-                    f"example input {name!r}: expected [B, ...] of at least one number, as many as "
-                    f"{first!r} has ({sizes[first]}), got {size}"
-                )
-        repeats = -(-_FEWEST_SAMPLES // sizes[first][0])
-        for at in tensors:
-            values[at] = torch.cat([values[at]] * repeats) if repeats > 1 else values[at]
-        by_leaf = _columns(
-            columns, {name: values[at] for name, at in zip(names, tensors, strict=True)}
-        )
+        named_tensors = dict(zip(names, (values[at] for at in tensors), strict=True))
+        _check_sizes(named_tensors)
+        of_leaf = _columns(columns, named_tensors)
         leaves = [
-            Leaf(name, values[at], by_leaf.get(name))
-            for name, at in zip(names, tensors, strict=True)
+            Leaf(name, _sampled(tensor), of_leaf.get(name))
+            for name, tensor in named_tensors.items()
         ]
         return cls(tuple(leaves), tuple(values), tuple(tensors), structure)
 
     @property
     def samples(self) -> int:
-        """B, at least two: a single sample is repeated."""
+        """B: the first 4,096 of the example, or a single one twice."""
         return len(self.leaves[0].tensor)
 
     @property
@@ -110,6 +101,21 @@ class Example:
             values[at] = tensor
         arguments, named = pytree.tree_unflatten(values, self._structure)
         return arguments, named
+
+
+def _check_sizes(tensors: Mapping[str, Tensor]) -> None:
+    first = next(iter(tensors))
+    for name, tensor in tensors.items():
+        if not tensor.numel() or not tensor.dim() or len(tensor) != len(tensors[first]):
+            raise InputError(
+                f"example input {name!r}: expected [B, ...] of at least one number, as many as "
+                f"{first!r} has ({list(tensors[first].shape)}), got {list(tensor.shape)}"
+            )
+
+
+def _sampled(tensor: Tensor) -> Tensor:
+    """Neither one sample, whose size torch takes as fixed, nor more than are compared."""
+    return torch.cat([tensor, tensor]) if len(tensor) == 1 else tensor[:_MOST_SAMPLES]
 
 
 def _arguments(
@@ -218,7 +224,7 @@ def _columns(
         width = tensors[name][0].numel()
         if len(names) != width:
             raise InputError(f"columns of {name!r}: expected {width} names, got {len(names)}")
-        runs = [one for at, one in enumerate(names) if not at or names[at - 1] != one]
-        if repeated := [one for one, count in Counter(runs).items() if count > 1]:
-            raise InputError(f"columns of {name!r}: {repeated[0]!r} names columns that are apart")
+        runs = [column for column, _ in groupby(names)]
+        if apart := repeated(runs):
+            raise InputError(f"columns of {name!r}: {apart[0]!r} names columns that are apart")
     return {name: tuple(names) for name, names in columns.items()}

@@ -2,6 +2,7 @@
 
 import io
 import re
+import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -16,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from sharded_infer.errors import TowerError
 from sharded_infer.importing.modules.example import Example, path_names
+from sharded_infer.repeats import repeated
 from sharded_infer.torch_message import in_submodule, torch_message
 from sharded_infer.towers.named_tower import copy_for_export
 
@@ -56,16 +58,17 @@ class Called(nn.Module):
         returned = getattr(self.module, self.method)(*arguments, **named)
         pairs, _ = pytree.tree_flatten_with_path(returned)
         # Numbers of the whole batch, such as losses, are no scores.
-        scores = [(path, one) for path, one in pairs if isinstance(one, Tensor) and one.dim() > 0]
-        self.dropped = len(pairs) - len(scores)
-        outputs = {_output_name(path, len(scores)): _per_sample(value) for path, value in scores}
-        if not outputs:
+        scores = [pair for pair in pairs if isinstance(pair[1], Tensor) and pair[1].dim() > 0]
+        if not scores:
             raise TowerError(
                 f"the module returned a {type(returned).__name__}, expected a tensor [B] or "
                 "[B, K], or several in a tuple, list or dict"
             )
-        self.outputs = tuple(outputs)
-        return tuple(outputs.values())
+        self.dropped = len(pairs) - len(scores)
+        self.outputs = tuple(_output_name(path, len(scores)) for path, _ in scores)
+        if twice := repeated(self.outputs):
+            raise TowerError(f"two outputs of the module have the name {twice[0]!r}")
+        return tuple(_per_sample(value) for _, value in scores)
 
 
 def _output_name(path: Any, outputs: int) -> str:
@@ -149,9 +152,9 @@ def exported(module: Called) -> GraphModule:
                 f"the module changes its {kind} {name.removeprefix('module.')!r} when it is "
                 "called: compute a new tensor instead"
             )
-    whole = program.module(check_guards=False)
-    whole.graph.set_codegen(CodeGen())
-    plain = GraphModule(whole, whole.graph)
+    checked = program.module(check_guards=False)
+    checked.graph.set_codegen(CodeGen())
+    plain = GraphModule(checked, checked.graph)
     plain.meta = {}
     for node in list(plain.graph.nodes):
         _normalise(plain.graph, node)
@@ -174,9 +177,9 @@ def _check_outputs(plain: GraphModule, outputs: Sequence[str]) -> None:
 
 
 def _normalise(graph: Graph, node: Node) -> None:
-    """Drop assertions, and sizes and values that a node takes from others by the way.
+    """Drop assertions, and make a node independent of strides and of a batch of one.
 
-    Raises TowerError for dropout that stays on, naming its line.
+    Raises TowerError for random numbers, naming the line.
     """
     name = str(node.target)
     if node.op != "call_function":
@@ -272,6 +275,4 @@ def _last_line(trace: str) -> str:
 
 
 def _line_of(error: BaseException) -> str:
-    import traceback
-
     return _last_line("".join(traceback.format_exception(error)))

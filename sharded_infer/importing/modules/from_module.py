@@ -1,13 +1,11 @@
 """Import of a trained `nn.Module` with embeddings inside: spec, weights and tower."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from kernels.wording import did_you_mean, listed
@@ -83,9 +81,9 @@ def from_module(
     while isinstance(wrapped := getattr(module, _WRAPPED.get(type(module), ""), None), nn.Module):
         module = wrapped
     example = Example.of(module, example_inputs, method=method, columns=columns)
-    whole = called(module, example, method)
-    scores = scores_of(whole, example.tensors)
-    graph_module = exported(whole)
+    trained = called(module, example, method)
+    scores = scores_of(trained, example.tensors)
+    graph_module = exported(trained)
     tags = IdTags(graph_module, example.tensors)
     lookups, left = find_lookups(graph_module, tags)
     if not lookups:
@@ -96,20 +94,19 @@ def from_module(
         )
     parameters = {lookup.weight: lookup.parameter for lookup in lookups}
     needed = cut_lookups(graph_module, lookups, tags)
-    with _spec_errors():
-        placement = place(example, lookups, parameters, needed)
-        spec = _spec(name, placement, scores, user)
+    placement = place(example, lookups, parameters, needed)
+    spec = _spec(name, placement, scores, user)
     tower = build_tower(graph_module, example, lookups, placement, spec)
     tensors = {
         table: parameters[path].reshape(len(parameters[path]), -1)
         for table, path in placement.weights.items()
     }
-    samples = _sent(_with_drawn(whole, example, placement), placement)
+    samples = _sent(_with_drawn(trained, example, placement), placement)
     weights = LiveSource(
         tensors,
         {},
         type(module).__name__,
-        scores=TrainedCall(whole, example, placement, spec),
+        scores=TrainedCall(trained, example, placement, spec),
         samples=samples,
     )
     kept = {weight.data_ptr() for weight in tower.parameters()}
@@ -118,7 +115,7 @@ def from_module(
     ]
     left_out = example.samples + _DRAWN - len(next(iter(samples.values())))
     report = report_of(
-        example, lookups, left, placement, whole, user=user, whole=whole_tables, left_out=left_out
+        example, lookups, left, placement, trained, user=user, whole=whole_tables, left_out=left_out
     )
     return ImportedModule(spec, weights, tower, samples, report)
 
@@ -143,18 +140,6 @@ def _spec(
     )
 
 
-@contextmanager
-def _spec_errors() -> Iterator[None]:
-    try:
-        yield
-    except ValidationError as error:
-        reasons = [
-            ": ".join([*map(str, problem["loc"]), problem["msg"].removeprefix("Value error, ")])
-            for problem in error.errors(include_url=False)
-        ]
-        raise SpecError(f"the module's spec: {'; '.join(reasons)}") from error
-
-
 def _gate(scores: Mapping[str, Tensor]) -> GateSpec:
     """Bounds of a share for scores that are no probabilities."""
     others = [name for name, score in scores.items() if bool(((score < 0) | (score > 1)).any())]
@@ -162,7 +147,7 @@ def _gate(scores: Mapping[str, Tensor]) -> GateSpec:
     return GateSpec(max_import_diff=_IMPORT_BOUND, outputs=relative or None)
 
 
-def _with_drawn(whole: Called, example: Example, placement: Placement) -> list[Tensor]:
+def _with_drawn(trained: Called, example: Example, placement: Placement) -> list[Tensor]:
     """The example, samples that mix its inputs, and one with empty histories.
 
     Samples that the module has no finite scores of are left out.
@@ -177,11 +162,11 @@ def _with_drawn(whole: Called, example: Example, placement: Placement) -> list[T
             drawn[block.leaf].reshape(_DRAWN, -1)[-1, block.first : block.last] = 0
     both = [torch.cat(pair) for pair in zip(example.tensors, drawn, strict=True)]
     try:
-        scores = scores_of(whole, both)
+        scores = scores_of(trained, both)
     except TowerError:
         # Inputs that do not fit each other.
         both = list(example.tensors)
-        scores = scores_of(whole, both)
+        scores = scores_of(trained, both)
     is_finite = torch.stack(
         [score.reshape(len(score), -1).isfinite().all(1) for score in scores.values()]
     ).all(0)

@@ -26,8 +26,6 @@ _MOVES = {
     "slice", "split", "split_with_sizes", "squeeze", "stack", "t", "tile", "transpose", "unbind",
     "unflatten", "unfold", "unsqueeze", "view", "view_as", "_unsafe_view",
 }  # fmt: skip
-
-
 _LOOKUPS = {"embedding", "embedding_bag", "_embedding_bag", "index", "index_select"}
 
 
@@ -148,9 +146,9 @@ class IdTags(Interpreter):
             return None
         arguments, named = self.fetch_args_kwargs_from_env(node)
         tags = [self.tags[part] for part in moved]
-        given = tags if isinstance(first, list | tuple) else tags[0]
+        source = tags if isinstance(first, list | tuple) else tags[0]
         named = {name: value for name, value in named.items() if name != "dtype"}
-        return node.target(given, *arguments[1:], **named)  # type: ignore[operator]
+        return node.target(source, *arguments[1:], **named)  # type: ignore[operator]
 
     def _computed(self, node: Node, name: str, value: Tensor) -> Tensor | None:
         arguments, named = self.fetch_args_kwargs_from_env(node)
@@ -166,11 +164,11 @@ class IdTags(Interpreter):
         if steps is None or wraps or sizes or (at and name not in _COMMUTE):
             return None
         operands = [arg for number, arg in enumerate(arguments) if number != at]
-        found = steps(operands, named)
+        own = steps(operands, named)
         tags: Tensor = self.tags[tagged[0]].expand(value.shape)
-        for op, number in found or ():
+        for op, number in own or ():
             tags = self._stepped(tags, op, number)
-        return tags if found else None
+        return tags if own else None
 
     def _stepped(self, tags: Tensor, op: str, number: Any) -> Tensor:
         numbers = torch.as_tensor(number, dtype=torch.int64).expand(tags.shape)
@@ -205,7 +203,7 @@ def _keeps(source: torch.dtype, dtype: torch.dtype) -> bool:
     return dtype in (torch.int64, torch.int32) or source is dtype
 
 
-_Found = list[tuple[str, Any]] | None
+_Steps = list[tuple[str, Any]] | None
 
 
 def _whole(number: Any) -> bool:
@@ -216,8 +214,8 @@ def _whole(number: Any) -> bool:
 
 def _simple(
     op: str, sign: int = 1, least: int | None = None
-) -> Callable[[list[Any], Mapping[str, Any]], _Found]:
-    def steps(operands: list[Any], named: Mapping[str, Any]) -> _Found:
+) -> Callable[[list[Any], Mapping[str, Any]], _Steps]:
+    def steps(operands: list[Any], named: Mapping[str, Any]) -> _Steps:
         number = operands[0]
         if named.get("alpha", 1) != 1 or len(operands) != 1 or not _whole(number):
             return None
@@ -228,19 +226,19 @@ def _simple(
     return steps
 
 
-def _clamp(operands: list[Any], named: Mapping[str, Any]) -> _Found:
+def _clamp(operands: list[Any], named: Mapping[str, Any]) -> _Steps:
     bounds = dict(zip(("min", "max"), operands, strict=False)) | dict(named)
     steps = [("at_least", bounds.get("min")), ("at_most", bounds.get("max"))]
     chosen = [(op, number) for op, number in steps if number is not None]
     return chosen if all(_whole(number) for _, number in chosen) else None
 
 
-def _divide(operands: list[Any], named: Mapping[str, Any]) -> _Found:
+def _divide(operands: list[Any], named: Mapping[str, Any]) -> _Steps:
     is_floor = named.get("rounding_mode", "floor") == "floor"
     return _simple("divide", least=1)(operands, {}) if is_floor else None
 
 
-_STEPS: dict[str, Callable[[list[Any], Mapping[str, Any]], _Found]] = {
+_STEPS: dict[str, Callable[[list[Any], Mapping[str, Any]], _Steps]] = {
     "add": _simple("add"),
     "sub": _simple("add", -1),
     "mul": _simple("multiply"),

@@ -89,9 +89,9 @@ def find_lookups(
                 TowerLookup(table_path(path), rows, dim, "positions, no ids of an input", line)
             )
             continue
-        found = tags.cells(ids)
-        if found is not None and _fits(node, ids, pooling, found[1], tags):
-            cells, axis = found
+        origin = tags.cells(ids)
+        if origin is not None and _fits(node, ids, pooling, origin[1], tags):
+            cells, axis = origin
             padding = _padding(node, rows)
             cut.append(
                 ModuleLookup(node, path, weight.detach(), tuple(cells), axis, pooling, padding)
@@ -117,10 +117,10 @@ def parameter_of(graph_module: GraphModule, node: Node) -> Tensor | None:
     """The parameter or buffer that a node reads; None for other nodes."""
     if node.op != "get_attr":
         return None
-    found: object = graph_module
+    value: object = graph_module
     for step in str(node.target).split("."):
-        found = getattr(found, step)
-    return found if isinstance(found, Tensor) else None
+        value = getattr(value, step)
+    return value if isinstance(value, Tensor) else None
 
 
 def _path(node: Node) -> str:
@@ -168,11 +168,11 @@ def _fits(node: Node, ids: Node, pooling: str | None, axis: int, tags: IdTags) -
         sizes = list(ids.meta["val"].shape)
         return not any(isinstance(size, torch.SymInt) for size in sizes[:axis] + sizes[axis + 1 :])
     names = ("weight", "indices", "offsets", "scale_grad", "mode", "sparse", "per_sample_weights")
-    given: Mapping[str, object] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    arguments: Mapping[str, object] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     count, samples = tags.tags[ids].numel(), tags.samples
     expected = torch.arange(0, count, count // samples)
     return (
-        given.get("per_sample_weights") is None
-        and given["offsets"] not in tags.depends
+        arguments.get("per_sample_weights") is None
+        and arguments["offsets"] not in tags.depends
         and torch.equal(tags.bag_starts[node], expected)
     )

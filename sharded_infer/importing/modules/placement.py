@@ -207,12 +207,14 @@ def _padding(lookups: Sequence[ModuleLookup], path: str, weight: Tensor) -> int 
     Raises SpecError where lookups of one table differ in it.
     """
     own = [lookup for lookup in lookups if lookup.weight == path]
-    found = {lookup.padding for lookup in own if lookup.padding is not None}
-    if len(found) > 1:
-        raise SpecError(f"table {table_path(path)!r}: lookups with padding_idx of {sorted(found)}")
-    if not found:
+    paddings = {lookup.padding for lookup in own if lookup.padding is not None}
+    if len(paddings) > 1:
+        raise SpecError(
+            f"table {table_path(path)!r}: lookups with padding_idx of {sorted(paddings)}"
+        )
+    if not paddings:
         return None
-    (padding,) = found
+    (padding,) = paddings
     is_zero = not bool(weight[padding].any())
     leaves_out = {lookup.padding is not None for lookup in own if lookup.pooling is not None}
     if leaves_out == {True} and (is_zero or all(lookup.pooling for lookup in own)):
