@@ -395,7 +395,7 @@ def _traced(
             )
         except UserError as error:
             refused = error
-            if deferred or "Constraints violated" not in str(error):
+            if deferred or "Not all values of" not in str(error):
                 break
     raise refused
 

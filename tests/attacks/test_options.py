@@ -231,6 +231,8 @@ def _line_of(option: Option, files: Files) -> list[str]:
     needs = _needs(files)[command]
     if option.name in ("--changed", "--tower", "--follow") or str(option) == "predict samples":
         needs = {"-r": str(files.folder), "--model": "small"}
+    if option.name == "--example":
+        needs = {"-r": str(files.folder), "--module": "none:make"}
     beside = {
         "--tls-certificate": {"--tls-key": key},
         "--tls-key": {"--tls-certificate": key},

@@ -231,7 +231,8 @@ def publish_command(
         publish_module(module, values, print_version, as_json=as_json)
         return
     if module.example is not None or module.dry_run:
-        raise InputError("--example and --dry-run: expected --module, whose call they describe")
+        option = "--dry-run" if module.example is None else f"--example {module.example}"
+        raise InputError(f"{option}: expected --module, whose call it describes")
     if changes.are_given:
         if part is not None or join is not None:
             raise InputError("--part and --join: changed rows are published by one process")

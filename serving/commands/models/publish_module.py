@@ -92,13 +92,14 @@ def publish_module(
     keys = read_signing_keys(options["sign_key"] or ())
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
+    example = _loaded(chosen.example, torch)
     module = _made(chosen.module or "", torch)
     if options["weights"] is not None:
         _load_state(module, options["weights"], torch)
     columns = None if chosen.columns is None else chosen.columns.split(",")
     imported = load_by_name("sharded_infer.importing.modules.from_module:from_module")(
         module,
-        _loaded(chosen.example, torch),
+        example,
         name=chosen.name or type(module).__name__,
         method=chosen.method,
         columns=columns,
@@ -151,6 +152,7 @@ def _made(name: str, torch: Any) -> Any:
 
 
 def _loaded(path: Path, torch: Any) -> Any:
+    _check_file(path)
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
     # Unpickling may raise anything.
@@ -161,8 +163,15 @@ def _loaded(path: Path, torch: Any) -> Any:
         ) from error
 
 
+def _check_file(path: Path) -> None:
+    # Neither a pipe, which would be waited for, nor a device.
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+
+
 def _load_state(module: Any, path: Path, torch: Any) -> None:
     if path.suffix == ".safetensors":
+        _check_file(path)
         state = importlib.import_module("safetensors.torch").load_file(path)
     else:
         state = _loaded(path, torch)

@@ -279,13 +279,13 @@ def _of(function: _Function, operators: str) -> dict[str, _Function]:
 BOUNDED: Final[Mapping[str, _Bound]] = {
     **_of(
         lambda tensors, _: prod(np.broadcast_shapes(*(tensor.shape for tensor in tensors))),
-        "abs add addcdiv addcmul atan bitwise_and bitwise_not bitwise_or bitwise_xor ceil celu "
-        "clamp clamp_max clamp_min cos cosine_similarity div elu eq erf exp exp2 expand_as expm1 "
-        "floor floor_divide fmod ge gelu gt hardsigmoid hardswish hardtanh isfinite isinf isnan "
-        "le leaky_relu lerp log log10 log1p log2 log_sigmoid logaddexp logical_and logical_not "
-        "logical_or logical_xor logit lt masked_fill max maximum min minimum mish mul nan_to_num "
-        "ne neg pow reciprocal relu relu6 remainder round rsqrt rsub selu sigmoid sign silu sin "
-        "softplus sqrt square sub tanh threshold trunc trunc_divide where",
+        "abs add addcdiv addcmul atan atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil "
+        "celu clamp clamp_max clamp_min cos cosine_similarity div elu eq erf exp exp2 expand_as "
+        "expm1 floor floor_divide fmod ge gelu gt hardsigmoid hardswish hardtanh isfinite isinf "
+        "isnan le leaky_relu lerp log log10 log1p log2 log_sigmoid logaddexp logical_and "
+        "logical_not logical_or logical_xor logit lt masked_fill max maximum min minimum mish mul "
+        "nan_to_num ne neg pow reciprocal relu relu6 remainder round rsqrt rsub selu sigmoid sign "
+        "silu sin softplus sqrt square sub tanh threshold trunc trunc_divide where",
     ),
     **_of(
         lambda tensors, _: max(tensor.numel() for tensor in tensors),
