@@ -134,7 +134,7 @@ def test_cores_are_left_to_a_server_of_the_base(
         (("--changed", "x", "--topology", "cpu:2"), "--topology: changed rows have their base's"),
         (("--base", "1"), "--base: expected --changed, --weights or --tower"),
         (("--follow", "x", "--base", "1"), "--follow takes no --changed, --tower or --base"),
-        ((), "--spec: expected it, or --changed to publish changed rows of a version alone"),
+        ((), "--spec: expected it, or --module to publish a trained module"),
         (("--changed", "none.safetensors"), "none.safetensors: cannot be read"),
         (("--changed", "x", "--model", "other"), "no model 'other'; it holds ranker"),
     ],
