@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 import torch
-from torch._dynamo.exc import UserError
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.product import product_dtypes
@@ -393,11 +392,11 @@ def _traced(
                 dynamic_shapes=shapes,
                 prefer_deferred_runtime_asserts_over_guards=deferred,
             )
-        except UserError as error:
-            refused = error
+        # torch's own class of it would bring its compiler into servers.
+        except Exception as error:
             if deferred or "Not all values of" not in str(error):
-                break
-    raise refused
+                raise
+    raise InternalError("a tower was neither exported nor refused")
 
 
 def _refuse_changes(program: torch.export.ExportedProgram, inputs: TowerInputs) -> None:
