@@ -21,11 +21,11 @@ from sharded_infer.importing.modules.report import ImportReport, report_of
 from sharded_infer.importing.modules.trained_call import TrainedCall
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, OutputGate, TowerSpec
 
-# Modules that only wrap the trained one, by the attribute that has it.
+# Attributes with the trained module, of classes of torch that only wrap it.
 _WRAPPED = {
-    nn.DataParallel: "module",
-    nn.parallel.DistributedDataParallel: "module",
-    torch._dynamo.OptimizedModule: "_orig_mod",
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "OptimizedModule": "_orig_mod",
 }
 _DRAWN = 17  # samples
 _IMPORT_BOUND = 1e-5
@@ -78,7 +78,9 @@ def from_module(
             line.
         SpecError: no embedding is looked up, or two inputs have one name.
     """
-    while isinstance(wrapped := getattr(module, _WRAPPED.get(type(module), ""), None), nn.Module):
+    while isinstance(
+        wrapped := getattr(module, _WRAPPED.get(type(module).__name__, ""), None), nn.Module
+    ):
         module = wrapped
     example = Example.of(module, example_inputs, method=method, columns=columns)
     trained = called(module, example, method)
