@@ -52,7 +52,7 @@ bool copy_ids(const Source& source, const Target& target, std::int64_t limit) {
 
 bool is_outside(std::int64_t id, std::int64_t rows) { return id < 0 || id >= rows; }
 
-// Python's modulo: never negative.
+// Python's modulo of a positive divisor: never negative.
 std::int64_t remainder_of(std::int64_t number, std::int64_t divisor) {
   const std::int64_t rest = number % divisor;
   return rest < 0 ? rest + divisor : rest;
@@ -92,7 +92,7 @@ std::int64_t wrap(std::int64_t* values, std::int64_t count, std::int64_t rows) {
   return outside;
 }
 
-// As `copy_ids`, with rows after the feature's steps.
+// Copies ids and applies their feature's steps; true if all results are rows.
 bool copy_rows(const Model& model, std::int64_t feature, const Source& source,
                const Target& target) {
   const std::int64_t rows = model.rows[feature], end = model.step_starts[feature + 1];

@@ -64,7 +64,7 @@ bool add_dense(const Request& request, Samples& samples) {
   for (std::int64_t dense = 0; dense < model.dense; ++dense) {
     const std::int64_t at = 3 * model.sparse + dense;
     const Tensor& tensor = request.tensors[at];
-    if (!request.present[at] || tensor.datatype != kFp32Type || tensor.rank > 2) return false;
+    if (!request.present[at] || tensor.datatype != kFp32Type) return false;
     // One number a sample may come as [B].
     if ((tensor.rank == 2 ? tensor.sizes[1] : 1) != model.widths[dense]) return false;
     request.dense_rows[dense] = tensor.sizes[0];

@@ -89,25 +89,25 @@ class WrittenIdMaps:
 
     def _known(self, feature: str) -> NDArray[np.int64] | None:
         """Ids as sent that every table of a feature takes; None if some table's ids are rows."""
-        features = [one for one in self.spec.table_features if one.name == feature]
-        tables = [one.table for one in features]
+        uses = [use for use in self.spec.table_features if use.name == feature]
+        tables = [use.table for use in uses]
         mapped = [table for table in tables if table.name in self.maps]
         if mapped:
             ids = self.candidates[mapped[0].name]
         elif tables and all(table.id_map is not None for table in tables):
             ids = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, _CANDIDATES)
-        elif any(one.id_steps for one in features):
+        elif any(use.id_steps for use in uses):
             first, last = id_ranges(self.spec)[feature] or (0, _CANDIDATES - 1)
             ids = np.random.default_rng(0).integers(first, last, _CANDIDATES, endpoint=True)
         else:
             return None
-        for one in features:
-            id_map = self.maps.get(one.table.name)
+        for use in uses:
+            id_map = self.maps.get(use.table.name)
             if id_map is not None:
                 ids = ids[id_map.known(ids) >= 0]
-            elif one.table.id_map is None:
-                rows = apply_steps(one.id_steps, ids)
-                ids = ids[(rows >= 0) & (rows < one.table.rows)]
+            elif use.table.id_map is None:
+                rows = apply_steps(use.id_steps, ids)
+                ids = ids[(rows >= 0) & (rows < use.table.rows)]
         if not len(ids):
             raise SpecError(
                 f"feature {feature!r}: found no id that all its tables know; pass samples of "

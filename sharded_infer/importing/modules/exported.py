@@ -1,6 +1,7 @@
 """A whole module as one graph of pure operators."""
 
 import io
+import operator
 import re
 import traceback
 import warnings
@@ -191,7 +192,7 @@ def _normalise(graph: Graph, node: Node) -> None:
             f"the module draws random numbers in eval mode too{source_line(node)}: dropout is "
             "always on; pass training=self.training, or use nn.Dropout"
         )
-    elif _name_of(node) in _RANDOM:
+    elif operator_name(node) in _RANDOM:
         raise TowerError(
             f"the module draws random numbers when it scores{source_line(node)}: draw them once, "
             "and register them as a buffer"
@@ -205,8 +206,10 @@ def _normalise(graph: Graph, node: Node) -> None:
         _fill(graph, node)
 
 
-def _name_of(node: Node) -> str:
-    """An operator's name without its overload."""
+def operator_name(node: Node) -> str:
+    """An operator's name without its overload, such as `add`."""
+    if node.target is operator.getitem:
+        return "getitem"
     return str(node.target).removeprefix("aten.").split(".")[0]
 
 

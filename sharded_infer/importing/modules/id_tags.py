@@ -6,7 +6,6 @@ tensor of tags of the same shape, on which the operators that only move numbers 
     tag = cell * B + sample        cell: an input's column, and the steps that its ids went through
 """
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
+from sharded_infer.importing.modules.exported import operator_name
 from sharded_infer.specs.id_steps import IdStep
 
-_ATEN = torch.ops.aten
 _CASTS = {"to", "_to_copy", "type_as"}
 # Operators whose result holds its first argument's numbers, moved.
 _MOVES = {
@@ -68,10 +67,10 @@ class IdTags(Interpreter):
         value = super().run_node(n)
         if isinstance(value, Tensor):
             self._dtypes[n] = value.dtype
-        if "embedding_bag" in _name_of(n):
+        if "embedding_bag" in operator_name(n):
             self.bag_starts[n] = self.fetch_args_kwargs_from_env(n)[0][2]
         rows: Any = n.args[0] if n.args else None
-        is_lookup = _name_of(n) in _LOOKUPS and isinstance(rows, Node)
+        is_lookup = operator_name(n) in _LOOKUPS and isinstance(rows, Node)
         if is_lookup and rows.op == "call_function" and rows not in self.depends:
             self.computed[rows] = self.env[rows]
         if n.op == "placeholder":
@@ -122,7 +121,7 @@ class IdTags(Interpreter):
         return self._cells[cell]
 
     def _tag(self, node: Node, value: Any) -> Any:
-        name = _name_of(node)
+        name = operator_name(node)
         first = node.args[0] if node.args else None
         if name in _CASTS:
             source: Any = first
@@ -255,11 +254,5 @@ _STEPS: dict[str, Callable[[list[Any], Mapping[str, Any]], _Steps]] = {
 _COMMUTE = {"add", "mul", "maximum", "minimum"}
 
 
-def _name_of(node: Node) -> str:
-    if node.target is operator.getitem:
-        return "getitem"
-    return str(node.target).removeprefix("aten.").split(".")[0]
-
-
 def _is_size(node: Node) -> bool:
-    return _name_of(node) in ("sym_size", "sym_numel")
+    return operator_name(node) in ("sym_size", "sym_numel")

@@ -32,7 +32,7 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import found.
+    """Findings of an import.
 
     Attributes:
         tables: in the spec's order.
