@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from sharded_infer.errors import ArtifactError, GateError, RequestError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.quality.quality_gate import check_differences
 from sharded_infer.quality.score_difference import ScoreDifference, score_differences
+from sharded_infer.quality.shared_traits import shared_traits
 from sharded_infer.specs.precision import Precision
 
 # Samples of the batch that `check_independence` runs: a size that is padded.
@@ -59,7 +61,12 @@ def golden_differences(model: Model) -> dict[str, ScoreDifference]:
             )
     check_independence(model)
     differences = score_differences(golden.scores, scores)
-    check_differences(model.spec.gate, differences, f"model {model.name!r}: a golden request")
+    check_differences(
+        model.spec.gate,
+        differences,
+        f"model {model.name!r}: a golden request",
+        traits=partial(shared_traits, model.spec, golden.model_input),
+    )
     return differences
 
 

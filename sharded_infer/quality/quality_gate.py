@@ -1,7 +1,7 @@
 """The gate: score differences on calibration samples that allow a version's publication."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,12 +30,19 @@ def check_labels(gate: GateSpec, labels: Mapping[str, NDArray[np.float32]]) -> N
 
 
 def check_differences(
-    gate: GateSpec, found: Mapping[str, ScoreDifference], what: str, rest: str = ""
+    gate: GateSpec,
+    found: Mapping[str, ScoreDifference],
+    what: str,
+    rest: str = "",
+    traits: Callable[[NDArray[np.bool_]], str] = lambda _: "",
 ) -> None:
     """Refuse scores that differ from the fp32 model's by more than the spec allows.
 
-    `what` is the scores' source, such as `model 'm': a golden request`. Raises GateError with the
-    output, the difference and the bound.
+    Args:
+        what: the scores' source, such as `model 'm': a golden request`.
+        traits: says what samples, chosen by a mask `[B]`, have in common.
+
+    Raises GateError with the output, the difference and the bound.
     """
     for output, difference in found.items():
         bounds = gate.of(output)
@@ -45,8 +52,8 @@ def check_differences(
         if bounds.max_score_diff is not None and not difference.largest <= bounds.max_score_diff:
             raise GateError(
                 f"{message}, the spec allows {bounds.max_score_diff:g} "
-                f"({gate.key(output, 'max_score_diff')}){difference.worst(bounds.max_score_diff)}"
-                f"{rest}"
+                f"({gate.key(output, 'max_score_diff')})"
+                f"{difference.worst(bounds.max_score_diff, traits)}{rest}"
             )
         allowed = bounds.max_relative_diff
         if allowed is not None and not difference.relative <= allowed:
@@ -54,7 +61,7 @@ def check_differences(
                 f"{message}, {difference.relative:.6g} of its scores' root mean square "
                 f"({difference.magnitude:.6g}), the spec allows {allowed:g} "
                 f"({gate.key(output, 'max_relative_diff')})"
-                f"{difference.worst(allowed * difference.magnitude)}{rest}"
+                f"{difference.worst(allowed * difference.magnitude, traits)}{rest}"
             )
 
 

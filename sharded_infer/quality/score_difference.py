@@ -1,6 +1,6 @@
 """Differences of scores from the fp32 model's, by output."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,13 +32,19 @@ class ScoreDifference:
             return 0.0
         return self.largest / self.magnitude if self.magnitude else float("inf")
 
-    def worst(self, bound: float) -> str:
-        """Words on the sample with the largest difference, and how many are beyond a bound."""
+    def worst(self, bound: float, traits: Callable[[NDArray[np.bool_]], str]) -> str:
+        """Words on the sample with the largest difference, and on those beyond a bound.
+
+        `traits` says, of a mask `[B]`, what these samples share.
+        """
         if self.of_samples is None:
             return ""
-        beyond = int((~(self.of_samples <= bound)).sum())
+        beyond = ~(self.of_samples <= bound)
         place = int(np.nan_to_num(self.of_samples, nan=np.inf).argmax())
-        return f" (sample {place} the most, {beyond} of {len(self.of_samples)} beyond the bound)"
+        return (
+            f" (sample {place} the most, {beyond.sum()} of {len(beyond)} beyond the bound"
+            f"{traits(beyond)})"
+        )
 
 
 def score_differences(expected: _Scores, got: _Scores) -> dict[str, ScoreDifference]:

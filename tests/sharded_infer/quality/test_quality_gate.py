@@ -1,6 +1,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,11 @@ from sharded_infer import CalibrationSamples, Repository, open_model, read_calib
 from sharded_infer.artifacts.golden import generate_samples, load_golden, save_golden
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.errors import GateError, SpecError, TowerError
-from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.publishing.publication import PublishedVersion, publish
+from sharded_infer.quality.quality_gate import check_differences
+from sharded_infer.quality.score_difference import ScoreDifference
+from sharded_infer.quality.shared_traits import shared_traits
 from sharded_infer.reports.quantization.page import render_quantization_page
 from sharded_infer.repositories.version_diff import diff_versions
 from sharded_infer.specs.model_spec import (
@@ -225,3 +229,26 @@ def test_an_output_can_name_the_column_of_its_labels(tmp_path: Path) -> None:
     found = read_calibration(spec, path)
     assert found.labels["value"].tolist() == [1.0, 0.0]
     assert found.labels["click"].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rows", "trait"),
+    [
+        ([0, 2, 0, 1], [7, 8, 9], "no ids of 'item'"),
+        ([1, 2, 1, 3], [4, 5, 6, 7, 8, 9, 9], "at most 1 id of 'item'"),
+        ([2, 2, 2, 1], [3, 5, 1, 2, 4, 3, 6], "row 3 of table 'item'"),
+        ([2, 1, 2, 1], [3, 5, 3, 4, 3, 6], ""),
+    ],
+)
+def test_what_refused_samples_alone_have_is_named(
+    lengths: list[int], rows: list[int], trait: str
+) -> None:
+    jagged = JaggedBatch((0,), np.array(rows), np.array([lengths]))
+    samples = ModelInput(4, (jagged,), (np.zeros((4, 2), np.float32),))
+    chosen = np.array([True, False, True, False])
+    found = {"click": ScoreDifference(0.5, 1.0, np.where(chosen, 0.5, 0.01))}
+    traits = partial(shared_traits, spec_of(GateSpec()), samples)
+    with pytest.raises(GateError) as caught:
+        check_differences(GateSpec(max_score_diff=0.1), found, "m: a sample", traits=traits)
+    ending = f"; they alone have {trait}" if trait else ""
+    assert str(caught.value).endswith(f"(sample 0 the most, 2 of 4 beyond the bound{ending})")
