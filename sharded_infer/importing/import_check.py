@@ -199,7 +199,7 @@ def _against_module(
                 f"model {model.spec.name!r}: output {name!r} differs from the trained module's",
                 bound,
                 ": the spec, the weights or the tower were changed since the import, or the module "
-                "gives other scores at each call",
+                "gives other scores at each call, or reads the lengths of bags",
             )
     return max(gap.share for gap in scored.values())
 

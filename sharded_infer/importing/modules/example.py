@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from kernels.wording import did_you_mean, listed
 from sharded_infer.errors import InputError
+from sharded_infer.importing.modules.keyed_bags import NO_ID, KeyedBags
 from sharded_infer.repeats import repeated
 
 _UNNAMEABLE = re.compile(r"[^A-Za-z0-9_\-]+")
@@ -28,11 +29,13 @@ class Leaf:
     Attributes:
         columns: names of the columns of a sample's numbers, equal where neighbours are one input;
             None: they have no names of their own.
+        is_bag: its numbers are any number of ids, padded with `NO_ID`.
     """
 
     name: str
     tensor: Tensor
     columns: tuple[str, ...] | None = None
+    is_bag: bool = False
 
     @property
     def width(self) -> int:
@@ -46,7 +49,6 @@ class Example:
 
     leaves: tuple[Leaf, ...]
     _values: tuple[Any, ...]
-    _tensors: tuple[int, ...]
     _structure: Any
 
     @classmethod
@@ -69,20 +71,30 @@ class Example:
         """
         arguments, named = _arguments(module, inputs, method)
         pairs, structure = pytree.tree_flatten_with_path((arguments, named), is_leaf=_is_jagged)
-        values = [_tensor(value) for _, value in pairs]
-        tensors = [at for at, value in enumerate(values) if isinstance(value, Tensor)]
-        if not tensors:
-            raise InputError("example inputs: expected at least one tensor, got none")
         parameters = list(inspect.signature(getattr(module, method)).parameters)
-        names = _names([pairs[at][0] for at in tensors], parameters)
-        named_tensors = dict(zip(names, (values[at] for at in tensors), strict=True))
-        _check_sizes(named_tensors)
-        of_leaf = _columns(columns, named_tensors)
+        values: list[Any] = []
+        found: list[tuple[list[str], Tensor, bool]] = []  # path, tensor, whether it holds bags
+        for path, given in pairs:
+            steps = _steps(path, parameters)
+            if _is_jagged(given):
+                value, bags = KeyedBags.split(given)
+                found += [([*steps, key], ids, True) for key, ids in bags.items()]
+            else:
+                value = _tensor(given)
+                found += [(steps, value, False)] if isinstance(value, Tensor) else []
+            values.append(value)
+        if not found:
+            raise InputError("example inputs: expected at least one tensor, got none")
+        names = _names([steps for steps, _, _ in found])
+        tensors = {name: tensor for name, (_, tensor, _) in zip(names, found, strict=True)}
+        bagged = {name for name, (_, _, is_bag) in zip(names, found, strict=True) if is_bag}
+        _check_sizes(tensors)
+        of_leaf = _columns(columns, {n: t for n, t in tensors.items() if n not in bagged})
         leaves = [
-            Leaf(name, _sampled(tensor), of_leaf.get(name))
-            for name, tensor in named_tensors.items()
+            Leaf(name, _sampled(tensor), of_leaf.get(name), name in bagged)
+            for name, tensor in tensors.items()
         ]
-        return cls(tuple(leaves), tuple(values), tuple(tensors), structure)
+        return cls(tuple(leaves), tuple(values), structure)
 
     @property
     def samples(self) -> int:
@@ -94,11 +106,23 @@ class Example:
         """All leaves' tensors."""
         return tuple(leaf.tensor for leaf in self.leaves)
 
+    @property
+    def full(self) -> tuple[Tensor, ...]:
+        """All leaves' tensors, with id 0 in place of padding."""
+        return tuple(
+            torch.where(leaf.tensor == NO_ID, 0, leaf.tensor) if leaf.is_bag else leaf.tensor
+            for leaf in self.leaves
+        )
+
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments of the call with other tensors in the leaves' places."""
-        values = list(self._values)
-        for at, tensor in zip(self._tensors, tensors, strict=True):
-            values[at] = tensor
+        rest = iter(tensors)
+        values = []
+        for value in self._values:
+            if isinstance(value, KeyedBags):
+                values.append(value.joined([next(rest) for _ in value.keys]))
+            else:
+                values.append(next(rest) if isinstance(value, Tensor) else value)
         arguments, named = pytree.tree_unflatten(values, self._structure)
         return arguments, named
 
@@ -147,15 +171,10 @@ def _arguments(
 
 
 def _is_jagged(value: Any) -> bool:
-    return type(value).__name__ in ("KeyedJaggedTensor", "JaggedTensor")
+    return type(value).__name__ == "KeyedJaggedTensor"
 
 
 def _tensor(value: Any) -> Any:
-    if _is_jagged(value):
-        raise InputError(
-            f"example inputs: a {type(value).__name__} of TorchRec: publish its models with "
-            "from_torchrec, or a spec and the collection as weights"
-        )
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
     if isinstance(value, Tensor):
@@ -163,14 +182,13 @@ def _tensor(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise InputError(
-        f"example inputs: expected tensors, arrays, numbers, and dicts, lists and tuples of them, "
-        f"got a {type(value).__name__}"
+        "example inputs: expected tensors, arrays, numbers, KeyedJaggedTensors, and dicts, lists "
+        f"and tuples of them, got a {type(value).__name__}"
     )
 
 
-def _names(paths: Sequence[Any], parameters: Sequence[str]) -> list[str]:
+def _names(steps: Sequence[list[str]]) -> list[str]:
     """The shortest end of each path that no other has: a dict's key, else its argument too."""
-    steps = [[*_steps(path, parameters)] for path in paths]
     short = [
         # Positions in a list are no names.
         path[next((at for at in reversed(range(len(path))) if not path[at].isdigit()), 0) :]

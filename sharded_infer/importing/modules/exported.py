@@ -7,6 +7,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from sharded_infer.errors import TowerError
 from sharded_infer.importing.modules.example import Example, path_names
+from sharded_infer.importing.modules.keyed_bags import replace_regrouping
 from sharded_infer.repeats import repeated
 from sharded_infer.torch_message import in_submodule, torch_message
 from sharded_infer.towers.named_tower import copy_for_export
@@ -39,6 +41,8 @@ _RANDOM = {
 }
 _SQUEEZES = (_ATEN.squeeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims)
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n\s+(.+)')
+# Files whose lines are no lines of the module's code.
+_NOT_THE_USERS = ("/torch/", "/torchrec/", str(Path(__file__).parent))
 SCORE = "score"
 
 
@@ -204,6 +208,8 @@ def _normalise(graph: Graph, node: Node) -> None:
         node.target = _ATEN.reshape.default
     elif node.target in _FILLED:
         _fill(graph, node)
+    elif name == "fbgemm.permute_pooled_embs.default":
+        replace_regrouping(graph, node)
 
 
 def operator_name(node: Node) -> str:
@@ -253,7 +259,7 @@ def _program(module: Called, *, strict: bool) -> ExportedProgram:
     ):
         warnings.simplefilter("ignore")
         traced = torch.export.export(
-            module, module.example.tensors, dynamic_shapes=(shapes,), strict=strict
+            module, module.example.full, dynamic_shapes=(shapes,), strict=strict
         )
         program: ExportedProgram = traced.run_decompositions({})
         return program
@@ -269,7 +275,7 @@ def _last_line(trace: str) -> str:
     frames = [
         frame
         for frame in _FILE_LINE.findall(trace)
-        if "/torch/" not in frame[0] and not frame[0].endswith("modules/exported.py")
+        if not any(part in frame[0] for part in _NOT_THE_USERS)
     ]
     if not frames:
         return ""

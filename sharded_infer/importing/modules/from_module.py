@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from sharded_infer.importing.modules.cut_tower import build_tower, cut_lookups
 from sharded_infer.importing.modules.example import Example
 from sharded_infer.importing.modules.exported import Called, called, exported, scores_of
 from sharded_infer.importing.modules.id_tags import IdTags
+from sharded_infer.importing.modules.keyed_bags import NO_ID
 from sharded_infer.importing.modules.lookups import COMPUTED, find_lookups, table_path
 from sharded_infer.importing.modules.placement import Placement, place
 from sharded_infer.importing.modules.report import ImportReport, report_of
@@ -65,7 +67,7 @@ def from_module(
     Args:
         module: called as in inference. It is not changed.
         example_inputs: arguments of a call of real samples: a tensor `[B, ...]`, a tuple, or a dict
-            by argument's name.
+            by argument's name. A `KeyedJaggedTensor` among them has bags of any number of ids.
         name: of the model in repositories and on the wire.
         method: the module's method that scores.
         columns: names of the columns of the one `[B, F]` input, or by input; neighbours of one name
@@ -86,7 +88,7 @@ def from_module(
     trained = called(module, example, method)
     scores = scores_of(trained, example.tensors)
     graph_module = exported(trained)
-    tags = IdTags(graph_module, example.tensors)
+    tags = IdTags(graph_module, example.full)
     lookups, left = find_lookups(graph_module, tags)
     if not lookups:
         computed = [found for found in left if found.reason == COMPUTED]
@@ -103,7 +105,7 @@ def from_module(
         table: parameters[path].reshape(len(parameters[path]), -1)
         for table, path in placement.weights.items()
     }
-    samples = _sent(_with_drawn(trained, example, placement), placement)
+    samples = _sent(_with_drawn(trained, example, placement), example, placement)
     weights = LiveSource(
         tensors,
         {},
@@ -162,6 +164,9 @@ def _with_drawn(trained: Called, example: Example, placement: Placement) -> list
     for block in placement.blocks:
         if block.is_sequence and block.width > 1:
             drawn[block.leaf].reshape(_DRAWN, -1)[-1, block.first : block.last] = 0
+    for ids, leaf in zip(drawn, example.leaves, strict=True):
+        if leaf.is_bag:
+            ids[-1], ids[-2, 1:] = NO_ID, NO_ID
     both = [torch.cat(pair) for pair in zip(example.tensors, drawn, strict=True)]
     try:
         scores = scores_of(trained, both)
@@ -177,7 +182,9 @@ def _with_drawn(trained: Called, example: Example, placement: Placement) -> list
     return [tensor[is_finite] for tensor in both]
 
 
-def _sent(leaves: Sequence[Tensor], placement: Placement) -> dict[str, NDArray[Any]]:
+def _sent(
+    leaves: Sequence[Tensor], example: Example, placement: Placement
+) -> dict[str, NDArray[Any]]:
     """Inputs as clients send them."""
     sent: dict[str, NDArray[Any]] = {}
     for block in placement.blocks:
@@ -193,4 +200,7 @@ def _sent(leaves: Sequence[Tensor], placement: Placement) -> dict[str, NDArray[A
         else:
             ids = columns.long().numpy()
             sent[block.name] = ids if block.width > 1 else ids[:, 0]
+            if example.leaves[block.leaf].is_bag:
+                bags = (bag[bag != NO_ID] for bag in ids)
+                sent[block.name] = np.fromiter(bags, dtype=object, count=len(ids))
     return sent

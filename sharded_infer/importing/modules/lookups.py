@@ -14,6 +14,10 @@ from sharded_infer.importing.modules.id_tags import Cell, IdTags
 
 _ATEN = torch.ops.aten
 _BAGS = (_ATEN.embedding_bag.padding_idx, _ATEN.embedding_bag.default, _ATEN._embedding_bag.default)
+_BAG = (
+    *("weight", "indices", "offsets", "scale_grad_by_freq", "mode", "sparse"),
+    *("per_sample_weights", "include_last_offset"),
+)
 # Parameters that are no larger may stay in the tower, whatever their indices are.
 _MOST_TOWER_ROWS = 2**16
 COMPUTED = "ids that the module computes"
@@ -167,10 +171,10 @@ def _fits(node: Node, ids: Node, pooling: str | None, axis: int, tags: IdTags) -
     if pooling is None:
         sizes = list(ids.meta["val"].shape)
         return not any(isinstance(size, torch.SymInt) for size in sizes[:axis] + sizes[axis + 1 :])
-    names = ("weight", "indices", "offsets", "scale_grad", "mode", "sparse", "per_sample_weights")
-    arguments: Mapping[str, object] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    arguments: Mapping[str, Any] = dict(zip(_BAG, node.args, strict=False)) | dict(node.kwargs)
     count, samples = tags.tags[ids].numel(), tags.samples
-    expected = torch.arange(0, count, count // samples)
+    has_end = bool(arguments.get("include_last_offset"))
+    expected = torch.arange(0, count + has_end, count // samples)
     return (
         arguments.get("per_sample_weights") is None
         and arguments["offsets"] not in tags.depends

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sharded_infer.errors import SpecError
 from sharded_infer.importing.modules.example import Example, Leaf
+from sharded_infer.importing.modules.exported import source_line
 from sharded_infer.importing.modules.id_tags import Cell
 from sharded_infer.importing.modules.lookups import ModuleLookup, table_path
 from sharded_infer.specs.id_steps import IdStep
@@ -247,12 +248,28 @@ def _blocks(
             if is_looked_up:
                 has_ids = bool(read) and not any(read)
                 is_bag = columns <= bagged and not read and _only_bags(lookups, columns)
+                if leaf.is_bag and not is_bag:
+                    raise _unpooled(name, lookups, columns)
                 is_sequence = not is_bag and (last - first > 1 or has_ids)
                 sequence = _sequence_name(name, leaves) if is_sequence else ""
                 yield Block(name, *place, sequence, is_bag, has_ids)
                 name += _NUMBERS
             if any(read) or (read and not is_looked_up):
                 yield Block(name, *place, is_dense=True)
+
+
+def _unpooled(
+    name: str, lookups: Sequence[ModuleLookup], columns: set[tuple[int, int]]
+) -> SpecError:
+    lines = [
+        source_line(lookup.node)
+        for lookup in lookups
+        if lookup.pooling is None and columns & {(cell.leaf, cell.column) for cell in lookup.cells}
+    ]
+    return SpecError(
+        f"key {name!r} of a KeyedJaggedTensor is read by more than sums and means of its bags"
+        f"{(lines or [''])[0]}: pass histories as [B, L] tensors, and numbers as dense inputs"
+    )
 
 
 def _sequence_name(name: str, leaves: Sequence[Leaf]) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from sharded_infer.errors import RequestError
 from sharded_infer.importing.modules.example import Example
 from sharded_infer.importing.modules.exported import Called, scores_of
+from sharded_infer.importing.modules.keyed_bags import NO_ID, padded_ids
 from sharded_infer.importing.modules.placement import Block, Placement
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.specs.model_spec import ModelSpec
@@ -49,28 +50,33 @@ class TrainedCall:
             target = leaves[block.leaf][:, block.first : block.last]
             if block.is_dense:
                 target.copy_(tensor_of(model_input.dense[self._dense[block.name]]))
+            elif self._example.leaves[block.leaf].is_bag:
+                leaves[block.leaf] = padded_ids(*self._ids(block, model_input, ends), filling=NO_ID)
             else:
-                target.copy_(self._ids(block, model_input, ends))
+                target.copy_(self._history(block, model_input, ends))
         shaped = [
-            tensor.reshape(-1, *leaf.tensor.shape[1:])
+            tensor if leaf.is_bag else tensor.reshape(-1, *leaf.tensor.shape[1:])
             for tensor, leaf in zip(leaves, self._example.leaves, strict=True)
         ]
         return {name: score.numpy() for name, score in scores_of(self._module, shaped).items()}
 
-    def _ids(self, block: Block, model_input: ModelInput, ends: NDArray[np.int64]) -> Tensor:
+    def _ids(
+        self, block: Block, model_input: ModelInput, ends: NDArray[np.int64]
+    ) -> tuple[Tensor, Tensor]:
+        """Ids of a feature, and how many each sample has."""
         group, place = model_input.groups[0], self._features[block.name]
-        lengths = group.lengths[place]
+        ids = group.values[ends[place] : ends[place + 1]]
+        return tensor_of(ids), tensor_of(group.lengths[place])
+
+    def _history(self, block: Block, model_input: ModelInput, ends: NDArray[np.int64]) -> Tensor:
+        ids, lengths = self._ids(block, model_input, ends)
         sequence = self._sequences.get(block.sequence)
         least = block.width if sequence is None else sequence.shortest
-        if (other := np.flatnonzero((lengths < least) | (lengths > block.width))).size:
+        if len(other := ((lengths < least) | (lengths > block.width)).nonzero()):
             sample = int(other[0])
             raise RequestError(
                 f"feature {block.name!r}, sample {sample}: the trained module takes {block.width} "
                 f"ids, got {int(lengths[sample])}"
             )
-        padded = np.zeros((len(lengths), block.width), np.int64)
-        places = np.arange(block.width)
         is_left = sequence is not None and sequence.pad == "left"
-        used = places >= block.width - lengths[:, None] if is_left else places < lengths[:, None]
-        padded[used] = group.values[ends[place] : ends[place + 1]]
-        return tensor_of(padded)
+        return padded_ids(ids, lengths, block.width, left=is_left)

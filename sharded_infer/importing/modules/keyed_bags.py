@@ -1,0 +1,119 @@
+"""Bags of ids in a `KeyedJaggedTensor`, as padded tensors by key.
+
+TorchRec is not imported: its class comes with the example.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from sharded_infer.errors import InputError
+
+# Padding behind the ids of a bag.
+NO_ID = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedBags:
+    """Keys of a `KeyedJaggedTensor`, in order."""
+
+    kind: Any
+    keys: tuple[str, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def split(cls, value: Any) -> tuple["KeyedBags", dict[str, Tensor]]:
+        """Keys, and the ids of each: int64 `[B, most ids]`, padded.
+
+        Raises InputError for weights of ids, which are not imported.
+        """
+        if value.weights_or_none() is not None:
+            raise InputError(
+                "example inputs: a KeyedJaggedTensor with weights, expected ids alone: describe "
+                "weighted features by a spec, with the collection as weights"
+            )
+        ids, starts = value.values().detach().cpu(), 0
+        bags = {}
+        of_keys = value.lengths().cpu().reshape(-1, value.stride())
+        for key, lengths in zip(value.keys(), of_keys, strict=True):
+            count = int(lengths.sum())
+            bags[key] = padded_ids(ids[starts : starts + count], lengths, filling=NO_ID)
+            starts += count
+        return cls(type(value), tuple(value.keys()), ids.dtype), bags
+
+    def joined(self, bags: Sequence[Tensor]) -> Any:
+        """The `KeyedJaggedTensor` of bags as `split` gives them.
+
+        While torch exports the module, bags are full, and their sizes do not depend on values.
+        """
+        keys, samples = list(self.keys), bags[0].shape[0]
+        if not torch.compiler.is_exporting():
+            used = [bag != NO_ID for bag in bags]
+            values = torch.cat([bag[own] for bag, own in zip(bags, used, strict=True)])
+            lengths = torch.cat([own.sum(1) for own in used])
+            return self.kind(keys, values.to(self.dtype), lengths=lengths)
+        values = torch.cat([bag.reshape(-1) for bag in bags])
+        lengths = torch.cat(
+            [torch.full((samples,), bag.shape[1], dtype=torch.int64) for bag in bags]
+        )
+        counts = [samples * bag.shape[1] for bag in bags]
+        return self.kind(
+            keys,
+            values.to(self.dtype),
+            lengths=lengths,
+            offsets=torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]),
+            stride=samples,
+            length_per_key=counts,
+            offset_per_key=[sum(counts[:at]) for at in range(len(counts) + 1)],
+        )
+
+
+def padded_ids(
+    values: Tensor,
+    lengths: Tensor,
+    width: int | None = None,
+    *,
+    filling: int = 0,
+    left: bool = False,
+) -> Tensor:
+    """Int64 `[B, width]`: each sample's ids, with `filling` at their end, or at their `left`.
+
+    Args:
+        values: int `[ids]`, in the samples' order.
+        lengths: int `[B]`: each sample's ids.
+        width: None: that of the longest sample, at least 1.
+    """
+    width = max(1, int(lengths.max())) if width is None else width
+    places = torch.arange(width)
+    used = places >= width - lengths[:, None] if left else places < lengths[:, None]
+    padded = torch.full(used.shape, filling, dtype=torch.int64)
+    padded[used] = values.long()
+    return padded
+
+
+def replace_regrouping(graph: Graph, node: Node) -> None:
+    """Replace `permute_pooled_embs`, which `KeyedTensor.regroup` calls, by joined slices."""
+    values: Any = node.args[0]
+    starts, order = (_constant(graph, argument) for argument in node.args[1:3])
+    with graph.inserting_before(node):
+        parts = [
+            graph.call_function(torch.ops.aten.slice.Tensor, (values, 1, *starts[at : at + 2]))
+            for at in order
+        ]
+        joined = graph.call_function(torch.ops.aten.cat.default, (parts, 1))
+    joined.meta = dict(node.meta)
+    node.replace_all_uses_with(joined)
+    graph.erase_node(node)
+
+
+def _constant(graph: Graph, node: Any) -> list[int]:
+    """Numbers of a constant, of which exported programs make copies."""
+    while node.op != "get_attr":
+        node = node.args[0]
+    numbers: list[int] = attrgetter(node.target)(graph.owning_module).tolist()
+    return numbers

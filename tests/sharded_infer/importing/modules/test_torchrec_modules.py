@@ -1,0 +1,108 @@
+"""Modules with TorchRec's collections inside, published by one call."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sharded_infer import from_module, open_model, publish
+from sharded_infer.errors import GateError, InputError, SpecError
+from tests.support.torchrec_models import DENSE_WIDTH, Batch, TorchRec, make_batch
+
+KEYS = ("user", "friend", "item", "ad", "last_ad", "next_ad")
+WIDTH = 8 * len(KEYS)
+
+
+class Regrouped(nn.Module):
+    def __init__(self, rec: TorchRec) -> None:
+        super().__init__()
+        self.bags, self.layer = rec.collection(), nn.Linear(WIDTH + DENSE_WIDTH, 1)
+
+    def forward(self, dense: Tensor, features: Any) -> Tensor:
+        pooled: Any = self.bags(features)
+        users, rest = type(pooled).regroup([pooled], [[*KEYS[:2], "next_ad"], KEYS[2:5]])
+        return torch.sigmoid(self.layer(torch.cat([rest, users, dense], 1))).squeeze(1)
+
+
+class ByName(Regrouped):
+    def forward(self, dense: Tensor, features: Any) -> Tensor:
+        pooled: Any = self.bags(features).to_dict()
+        return self.layer(torch.cat([*(pooled[key] for key in reversed(KEYS)), dense], 1))
+
+
+class Lengths(Regrouped):
+    def forward(self, dense: Tensor, features: Any) -> Tensor:
+        return super().forward(dense, features) * features["user"].lengths()
+
+
+def examples(rec: TorchRec) -> tuple[Batch, tuple[Tensor, Any]]:
+    batch = make_batch()
+    return batch, (batch.dense, rec.jagged(batch))
+
+
+@pytest.mark.parametrize("name", ["DLRM", "DLRM_DCN", "regrouped", "by_name"])
+def test_scores_of_bags_of_any_length_are_the_modules(
+    name: str, rec: TorchRec, tmp_path: Path
+) -> None:
+    own = {"regrouped": Regrouped, "by_name": ByName}
+    module = own[name](rec).eval() if name in own else rec.model(name)
+    _, inputs = examples(rec)
+    published = publish(module, inputs, tmp_path)
+    assert "compared with the trained module" in published.compared
+    other = make_batch(size=9, seed=4)
+    other.lengths[0, 3] += 40
+    longer = np.concatenate([np.arange(40) % 7, other.values.numpy()])
+    starts = np.concatenate([[0], other.lengths.flatten().cumsum(0)])
+    assert starts[-1] == len(longer)
+    jagged = Batch(other.features, torch.from_numpy(longer), other.lengths, other.dense)
+    bags = [longer[first:last] for first, last in pairwise(starts)]
+    sent = {key: bags[9 * at : 9 * at + 9] for at, key in enumerate(other.features)}
+    dense = next(iter(open_model(published.path).spec.dense.inputs))
+    scores = open_model(published.path).predict({dense: other.dense.numpy(), **sent})["score"]
+    with torch.no_grad():
+        expected = module(other.dense, rec.jagged(jagged)).flatten()
+    # Rows are int8.
+    np.testing.assert_allclose(scores, expected, atol=0.05 * float(expected.abs().max()))
+
+
+def test_keys_are_pooled_features_of_their_tables(rec: TorchRec) -> None:
+    imported = from_module(Regrouped(rec).eval(), examples(rec)[1])
+    assert {(t.name, t.features, t.pooling) for t in imported.spec.tables} == {
+        ("bags_embedding_bags_t_user", ("user", "friend"), "sum"),
+        ("bags_embedding_bags_t_item", ("item",), "mean"),
+        ("bags_embedding_bags_t_ad", ("ad", "last_ad", "next_ad"), "sum"),
+    }
+    assert not imported.spec.sequences
+    assert [len(bag) for bag in imported.samples["user"][:2]] == [0, 3]
+    # The call in the user's module, not TorchRec's own lines.
+    assert "pooled: Any = self.bags(features)" in str(imported.report)
+
+
+def test_scores_by_lengths_of_bags_are_refused(rec: TorchRec, tmp_path: Path) -> None:
+    with pytest.raises(GateError, match="or reads the lengths of bags"):
+        publish(Lengths(rec).eval(), examples(rec)[1], tmp_path)
+
+
+def test_other_uses_of_jagged_ids_are_refused(rec: TorchRec) -> None:
+    batch, (dense, features) = examples(rec)
+
+    class Values(Regrouped):
+        def forward(self, dense: Tensor, features: Any) -> Tensor:
+            return super().forward(dense, features) * features["user"].values()
+
+    ones = torch.ones(24, dtype=torch.int64)
+    single = type(features)(keys=list(batch.features), values=ones, lengths=ones)
+    with pytest.raises(SpecError, match="key 'user' of a KeyedJaggedTensor is read by more than"):
+        from_module(Values(rec).eval(), (dense[:4], single))
+    weighted = type(features)(
+        keys=list(batch.features),
+        values=batch.values,
+        lengths=batch.lengths.flatten(),
+        weights=torch.ones(len(batch.values)),
+    )
+    with pytest.raises(InputError, match="a KeyedJaggedTensor with weights, expected ids alone"):
+        from_module(Regrouped(rec).eval(), (dense, weighted))
