@@ -76,6 +76,7 @@ def test_bags_are_pooled_by_lookups_unless_torch_takes_their_maximum() -> None:
     assert list(spec.sequences) == ["sparse_3"]
 
 
+@pytest.mark.rest
 def test_a_history_may_be_short_where_padding_is_a_row_of_zeros() -> None:
     for name, pad in (("din", "right"), ("sasrec", "left"), ("bert4rec", "left")):
         first = next(iter(imported(name).spec.sequences.values()))
@@ -84,6 +85,7 @@ def test_a_history_may_be_short_where_padding_is_a_row_of_zeros() -> None:
     assert imported("bst").spec.sequences["history"].shortest == LENGTH
 
 
+@pytest.mark.rest
 def test_a_short_history_scores_as_a_padded_one(tmp_path: Any) -> None:
     case = ARCHITECTURES["sasrec"]()
     published = publish(case.module.eval(), case.inputs, tmp_path, name="sasrec")
@@ -228,6 +230,7 @@ def test_rows_computed_from_a_parameter_are_a_table(tmp_path: Any) -> None:
     publish(found.spec, found.weights, found.tower, tmp_path)
 
 
+@pytest.mark.rest
 def test_time_first_histories_and_wrapped_modules_are_cut(tmp_path: Any) -> None:
     class TimeFirst(nn.Module):
         def __init__(self) -> None:
@@ -249,6 +252,7 @@ def test_modules_in_half_precision_are_scored_in_it(tmp_path: Any) -> None:
     assert "scores within 0 of the largest" in published.compared
 
 
+@pytest.mark.rest
 def test_a_padding_of_minus_one_is_masked(tmp_path: Any) -> None:
     class Masked(Scaled):
         def forward(self, items: Tensor, items_lengths: Tensor) -> Tensor:

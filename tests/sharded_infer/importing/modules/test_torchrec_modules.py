@@ -13,6 +13,8 @@ from sharded_infer import from_module, open_model, publish
 from sharded_infer.errors import GateError, InputError, SpecError
 from tests.support.torchrec_models import DENSE_WIDTH, Batch, TorchRec, make_batch
 
+pytestmark = pytest.mark.rest
+
 KEYS = ("user", "friend", "item", "ad", "last_ad", "next_ad")
 WIDTH = 8 * len(KEYS)
 
