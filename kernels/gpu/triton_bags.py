@@ -60,7 +60,7 @@ def pool_bags(
     PARTS: tl.constexpr = 32 // ELEMENT_BITS
     ELEMENTS: tl.constexpr = WORDS * PARTS
     HEADED: tl.constexpr = (FORMAT == "int8") | (FORMAT == "int4") | (FORMAT == "int2")
-    SCALED: tl.constexpr = HEADED | (FORMAT == "fp8")
+    SCALED: tl.constexpr = HEADED | (FORMAT == "fp8") | (FORMAT == "fp8_converted")
     access_words: tl.constexpr = PAYLOAD_ALIGNMENT // 4
     first_word = tl.multiple_of(tl.load(feature + FIRST_WORD), access_words)
     stride = tl.multiple_of(tl.load(feature + STRIDE), access_words)

@@ -15,6 +15,7 @@ from kernels.gpu.triton_pooled import pooled_kernel
 from kernels.gpu.triton_tiles import (
     TileChoice,
     TilePlan,
+    kernel_format,
     most_registers,
     plan_tiles,
     power_of_two,
@@ -67,13 +68,14 @@ class TritonLookup:
         major, minor = (0, 0)
         if self.device.type == "cuda":
             major, minor = torch.cuda.get_device_capability(self.device)
-        self._most_registers = most_registers(row_format, 10 * major + minor)
+        capability = 10 * major + minor
+        self._most_registers = most_registers(row_format, capability)
         whole = tables.memory.numel() // WORD_BYTES * WORD_BYTES
         self._memory = tables.memory[:whole].view(torch.int32)
         lines = _feature_lines(tables)
         self._features = lines[list(self.plan.order)].to(self.device)
         self.constants: dict[str, Any] = {
-            "FORMAT": row_format.value,
+            "FORMAT": kernel_format(row_format, capability),
             "ELEMENT_BITS": row_format.element_bits,
             "PAYLOAD_ALIGNMENT": alignment,
         }

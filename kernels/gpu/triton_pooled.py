@@ -113,7 +113,7 @@ def pooled_kernel(
         out_stride: elements from one sample's line of `out` to the next.
         long_wide, long_narrow, short_wide: features of the first three kinds.
         wide_chunks: programs that share a wide feature's columns.
-        FORMAT: a `RowFormat`'s value.
+        FORMAT: of `kernel_format`.
         OUT_ALIGNMENT: elements that `out`, its stride and all dims are multiples of.
         NARROW_WORDS: words of a row in a narrow tile; 0: there are no narrow features.
     """

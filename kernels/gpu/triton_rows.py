@@ -12,7 +12,7 @@ import triton.language as tl
 @triton.jit
 def scales_and_biases(heads, FORMAT: tl.constexpr):
     """Scale and bias of each row, fp32, from its 4 header bytes."""
-    if FORMAT == "fp8":
+    if (FORMAT == "fp8") | (FORMAT == "fp8_converted"):
         scales = heads.to(tl.float32, bitcast=True)
         biases = tl.zeros_like(scales)
     else:
@@ -27,7 +27,7 @@ def decode_word(words, part: tl.constexpr, FORMAT: tl.constexpr, ELEMENT_BITS: t
 
     Args:
         part: index of the element in its word, from the lowest bits.
-        FORMAT: a `RowFormat`'s value.
+        FORMAT: of `kernel_format`.
     """
     shifted = words >> (part * ELEMENT_BITS)
     if FORMAT == "fp32":
@@ -37,6 +37,19 @@ def decode_word(words, part: tl.constexpr, FORMAT: tl.constexpr, ELEMENT_BITS: t
         values = high.to(tl.float32, bitcast=True)
     elif FORMAT == "fp16":
         values = (shifted & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    elif FORMAT == "fp8_converted":
+        half: tl.constexpr = "low" if part < 2 else "high"
+        # Two elements as fp16, which holds every fp8.
+        pair = tl.inline_asm_elementwise(
+            "{.reg .b16 low, high; mov.b32 {low, high}, $1; cvt.rn.f16x2.e4m3x2 $0, " + half + ";}",
+            "=r,r",
+            [words],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+        element = pair >> (part % 2 * 16)
+        values = (element & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     elif FORMAT == "fp8":
         # Exponent and mantissa in fp32's places; 2**120 makes up for the biases, 127 and 7.
         bits = ((shifted & 0x80) << 24) | ((shifted & 0x7F) << 20)

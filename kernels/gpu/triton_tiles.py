@@ -24,6 +24,8 @@ _MOST_ROWS = 32
 # Usual ids from which a bag has a program of its own. On an H100 a bound of 4 took 9% longer for
 # DLRM-v2's bags (docs/gpu.md).
 _LONG_BAG = 16
+# Capability from which GPUs convert fp8 (e4m3).
+_CONVERTS_FP8 = 89
 # A narrow tile must save this share of the wide one's lanes to be worth its code.
 _WORTHWHILE_SHARE = 0.25
 
@@ -129,6 +131,12 @@ def most_registers(row_format: RowFormat, capability: int) -> int:
     if row_format.element_bits >= 16:
         return 96
     return 104 if row_format.element_bits == 8 and capability < 100 else 128
+
+
+def kernel_format(row_format: RowFormat, capability: int) -> str:
+    """The kernels' name of a format; `fp8_converted` where the GPU itself widens fp8."""
+    converts = row_format is RowFormat.FP8 and capability >= _CONVERTS_FP8
+    return "fp8_converted" if converts else row_format.value
 
 
 def row_words(row_format: RowFormat, dim: int) -> int:

@@ -19,7 +19,12 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from kernels.gpu.triton_dense import cross_kernel  # noqa: E402
 from kernels.gpu.triton_pooled import pooled_kernel  # noqa: E402
-from kernels.gpu.triton_tiles import default_choice, most_registers, plan_tiles  # noqa: E402
+from kernels.gpu.triton_tiles import (  # noqa: E402
+    default_choice,
+    kernel_format,
+    most_registers,
+    plan_tiles,
+)
 from kernels.row_format import RowFormat  # noqa: E402
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -37,7 +42,7 @@ def compile_kernel(row_format: RowFormat, capability: int, out: str, **changes: 
     alignment = changes.get("PAYLOAD_ALIGNMENT", 16)
     plan = plan_tiles(row_format, dims, default_choice(alignment))
     constants = {
-        "FORMAT": row_format.value,
+        "FORMAT": kernel_format(row_format, capability),
         "ELEMENT_BITS": row_format.element_bits,
         "PAYLOAD_ALIGNMENT": alignment,
         "OUT_ALIGNMENT": {"fp32": 4, "bf16": 8}[out],
@@ -66,7 +71,11 @@ def compile_kernel(row_format: RowFormat, capability: int, out: str, **changes: 
         # The addresses of the tables and of the output; as a launch finds out by itself.
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in ("memory", "out")},
     )
-    options = {"num_warps": plan.warps, "maxnreg": most_registers(row_format, capability)}
+    options = {
+        "num_warps": plan.warps,
+        "maxnreg": most_registers(row_format, capability),
+        "enable_fp_fusion": True,
+    }
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
@@ -123,6 +132,13 @@ def test_rows_at_two_words_are_loaded_eight_bytes_at_once() -> None:
     assert "ld.global.v2.b32" in compiled.asm["ptx"]
 
 
+@pytest.mark.parametrize(("capability", "conversions"), [(80, 0), (90, 32)])
+def test_fp8_is_converted_by_gpus_that_can(capability: int, conversions: int) -> None:
+    ptx = compile_kernel(RowFormat.FP8, capability, "fp32").asm["ptx"]
+    # Two elements each: 32 of a thread in either loop.
+    assert ptx.count("cvt.rn.f16x2.e4m3x2") == conversions
+
+
 def test_nothing_that_differs_from_batch_to_batch_chooses_a_compilation() -> None:
     for parameter in pooled_kernel.params:
         if not parameter.is_constexpr and parameter.name not in {"memory", "out"}:
@@ -148,7 +164,8 @@ def test_the_pass_between_products_moves_sixteen_bytes_at_once(
         },
     )
     target = GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": 4})
+    options = {"num_warps": 4, "enable_fp_fusion": True, "maxnreg": 32}
+    compiled = triton.compile(source, target=target, options=options)
     used = resources(compiled, tmp_path)
     assert used["STACK"] == 0 and used["LOCAL"] == 0, used
     # 64 warps, all that a multiprocessor holds.
