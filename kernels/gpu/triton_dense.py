@@ -72,5 +72,8 @@ def cross(
         GROUP=_GROUP,
         BLOCK=_BLOCK,
         num_warps=_WARPS,
+        # 64 warps, all that a multiprocessor holds; some assemblers would take 34 registers.
+        maxnreg=32,
+        enable_fp_fusion=True,
     )
     return out, narrow

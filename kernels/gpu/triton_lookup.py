@@ -142,6 +142,8 @@ class TritonLookup:
                 NARROW_WORDS=self.plan.narrow[1],
                 num_warps=self.plan.warps,
                 maxnreg=self._most_registers,
+                # Triton 3.10 changes its default.
+                enable_fp_fusion=True,
             )
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:

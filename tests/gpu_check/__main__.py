@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.gpu_check.native_build import PACKAGES, build_missing
 from tests.gpu_check.supervision import supervise, write_json
+from tests.support.triton_interpreter import interpreter_problem
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 540.0
@@ -66,6 +67,9 @@ def main() -> int:
         return 2
     if missing := _missing_package():
         print(f"gpu-check: needs the Python package {missing}", file=sys.stderr)
+        return 2
+    if arguments.dry_run and (problem := interpreter_problem()):
+        print(f"gpu-check: --dry-run: {problem}", file=sys.stderr)
         return 2
     end = time.monotonic() + arguments.seconds
     seed = int.from_bytes(os.urandom(4)) if arguments.seed is None else arguments.seed
