@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 _RUNNING: Final = threading.Lock()
-_EXACT, _TF32 = "ieee", "tf32"
+_EXACT = "ieee"
 
 
 @contextmanager
@@ -53,11 +53,12 @@ def _setting(owner: Any, name: str) -> Any:
 def with_tf32(product: Any, *args: Any, **kwargs: Any) -> Any:
     """Runs one product with TF32 allowed; call it inside `exact_products`."""
     matmul: Any = torch.backends.cuda.matmul
-    matmul.fp32_precision = _TF32
+    # Unlike `fp32_precision`, it changes torch's older settings too, which other threads may read.
+    matmul.allow_tf32 = True
     try:
         return product(*args, **kwargs)
     finally:
-        matmul.fp32_precision = _EXACT
+        matmul.allow_tf32 = False
 
 
 def allow_tf32(program: GraphModule, products: Sequence[Node]) -> None:

@@ -14,7 +14,9 @@ def test_switches_are_put_back_as_they_were_found() -> None:
     try:
         with exact_products():
             assert MATMUL.fp32_precision == "ieee"
+            # Other threads may read the older setting, which disagreeing ones make fail.
             assert with_tf32(lambda: MATMUL.fp32_precision) == "tf32"
+            assert with_tf32(torch.get_float32_matmul_precision) == "high"
             assert MATMUL.fp32_precision == "ieee"
         assert MATMUL.fp32_precision == "tf32"
         assert not MATMUL.allow_fp16_reduced_precision_reduction
