@@ -44,7 +44,7 @@ def run(stage: Stage) -> Report:
     done = in_processes(_check_format, cases) if is_gpu else ((c, _check_format(c)) for c in cases)
     for (row_format, *_), found in done:
         if isinstance(found, Exception):
-            failures.append(f"{row_format}: {type(found).__name__}: {found}")
+            failures.append(f"{row_format}: {found}")
         else:
             failures += found
             checked += len(shapes)

@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from kernels.row_format import RowFormat
 from tests.gpu_check.native_build import build_missing
+from tests.gpu_check.processes import in_processes
 from tests.gpu_check.supervision import supervise
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +103,25 @@ def test_figures_outlive_a_stage_that_crashes_or_hangs(end: str, said: str, tmp_
     problem = supervise([sys.executable, "-c", STAGE, str(path), end], 5, ROOT)
     assert problem.startswith(said)
     assert json.loads(path.read_text()) == {"figure": 1}
+
+
+def case_of(end: str) -> str:
+    if end == "crash":
+        os.abort()
+    time.sleep(60 if end == "hang" else 0)
+    return {"result": "found"}[end]
+
+
+def test_a_case_that_crashes_or_hangs_leaves_the_others_alone() -> None:
+    cases = ["crash", "result", "hang", "error", "result"]
+    found = [str(found) for _, found in in_processes(case_of, cases, seconds=20)]
+    assert found == [
+        "its process ended with -6",
+        "found",
+        "no result after 20 s",
+        "KeyError: 'error'",
+        "found",
+    ]
 
 
 def test_moved_bytes_are_whole_sectors_of_rows_and_what_is_written() -> None:
