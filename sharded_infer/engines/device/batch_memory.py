@@ -66,12 +66,19 @@ class EngineShape:
         ids: capacity of a slot for each device, in ids.
         weighted: True if batches with weights are captured too.
         slots: maximum number of batches in flight.
+        overlapped: True if a batch's lookups run beside the tower of the one before.
     """
 
     buckets: tuple[int, ...]
     ids: int
     weighted: bool = False
     slots: int = 4
+    overlapped: bool = False
+
+    @property
+    def tower_inputs(self) -> int:
+        """Buffers of the tower's sparse input."""
+        return 1 + self.overlapped
 
     @property
     def kinds(self) -> tuple[BatchKind, ...]:
@@ -105,12 +112,14 @@ class WorkBuffers:
     """Flat fp32 buffers that compute streams write, one batch after another.
 
     Attributes:
-        pooled: `[B, width]`, the tower's sparse input.
+        pooled: `[B, width]`, the tower's sparse input, for batches in turn.
+        scored: an event for each, recorded after the tower that read it.
         parts: `[B, part_width]` for each device, in its memory.
         arrived: the same parts in the memory of the tower's device.
     """
 
-    pooled: Tensor
+    pooled: list[Tensor]
+    scored: list[Any]
     parts: list[Tensor]
     arrived: list[Tensor]
 
@@ -123,7 +132,9 @@ class BatchSlot:
         pinned: uint8 for each device, written by the host.
         inputs: the copy of `pinned` on each device.
         scores: flat fp32, pinned.
+        turn: its buffer of the tower's sparse input.
         copied: an event for each device, recorded after its input copy.
+        gathered: an event, recorded after the tower's sparse input.
         done: an event, recorded after the scores.
         host: views of `pinned`, by device and bucket.
         graphs: by device, bucket and kind of batch.
@@ -132,7 +143,9 @@ class BatchSlot:
     pinned: list[Tensor]
     inputs: list[Tensor]
     scores: Tensor
+    turn: int
     copied: list[Any]
+    gathered: Any
     done: Any
     host: dict[tuple[int, int], InputViews] = field(default_factory=dict)
     graphs: dict[tuple[int, int, BatchKind], Work] = field(default_factory=dict)
@@ -145,7 +158,7 @@ class EngineMemory:
         self.parts, self.runtime = parts, runtime
         self.all_streams = tuple(self._streams_of(lookups) for lookups in parts.lookups)
 
-    def buffers(self, batch: int) -> WorkBuffers:
+    def buffers(self, batch: int, tower_inputs: int = 1) -> WorkBuffers:
         """Work buffers for up to `batch` samples; raises CapacityError."""
         widths = [streams.lookups.part_width for streams in self.all_streams]
         parts = [
@@ -155,10 +168,13 @@ class EngineMemory:
         home = self.all_streams[0]
         arrived = [self._floats(home, batch * width) for width in widths[1:]]
         return WorkBuffers(
-            self._floats(home, batch * self.parts.width), parts, [parts[0], *arrived]
+            [self._floats(home, batch * self.parts.width) for _ in range(tower_inputs)],
+            [self.runtime.event() for _ in range(tower_inputs)],
+            parts,
+            [parts[0], *arrived],
         )
 
-    def slot(self, batch: int, ids: int) -> BatchSlot:
+    def slot(self, batch: int, ids: int, turn: int = 0) -> BatchSlot:
         """A slot for up to `batch` samples, and up to `ids` ids for each device.
 
         Raises CapacityError if a device or the host has too little memory.
@@ -173,7 +189,9 @@ class EngineMemory:
                 for streams, size in zip(self.all_streams, sizes, strict=True)
             ],
             scores=runtime.pinned(4 * batch * width).view(torch.float32),
+            turn=turn,
             copied=[runtime.event() for _ in self.all_streams],
+            gathered=runtime.event(),
             done=runtime.event(),
         )
 

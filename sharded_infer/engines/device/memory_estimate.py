@@ -2,8 +2,9 @@
 
     tables       tables of the device's ranks, with padded rows
     inputs       slots * inputs of a batch of the largest bucket
-    buffers      4 bytes * largest bucket * (width of the tower's sparse input + widths of the
-                 parts, both on their own devices and on the tower's)
+    buffers      4 bytes * largest bucket * (width of the tower's sparse input, twice if lookups
+                 overlap towers, + widths of the parts, both on their own devices and on the
+                 tower's)
     tower        weights
     workspace    workspace of matrix products on the engine's compute stream
     activations  activations of the largest bucket, and two copies of the sparse input for shared
@@ -70,7 +71,7 @@ def add_engine(
     """Adds the memory of an engine's inputs, work buffers and tower."""
     largest, parts = shape.buckets[-1], memory.parts
     home = estimates[parts.lookups[0].device]
-    home.buffers += 4 * largest * parts.width
+    home.buffers += 4 * largest * parts.width * shape.tower_inputs
     for streams in memory.all_streams:
         device = estimates[streams.lookups.device]
         part_bytes = 4 * largest * streams.lookups.part_width

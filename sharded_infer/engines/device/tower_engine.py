@@ -3,6 +3,7 @@
     caller's thread   writes ids and dense inputs into a slot's pinned memory
     copy streams      pinned memory -> each device that has features of the batch
     compute streams   fused lookups; parts -> tower's device; tower; scores -> pinned memory
+                      (lookups on a stream of their own, if they overlap the tower before)
     caller's thread   waits for one event, copies the scores, returns the slot
 
 Several slots let one batch be written and copied while another is computed. The calling thread
@@ -16,6 +17,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +35,12 @@ from sharded_infer.engines.device.batch_memory import (
 from sharded_infer.engines.device.buckets import bucket_of
 from sharded_infer.engines.device.input_writer import is_shared, is_weighted
 from sharded_infer.engines.device.runtime.runtime import Work
-from sharded_infer.engines.device.tower_step import ArrivedPart, assemble_inputs, score_into
+from sharded_infer.engines.device.tower_step import (
+    ArrivedPart,
+    assemble_inputs,
+    score_into,
+    spread_shared,
+)
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.progress import Progress, no_progress
 
@@ -45,6 +52,19 @@ class _Launch:
     bucket: int
     kind: BatchKind
     ids: tuple[int, ...] = ()  # by device
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Work of a batch on one stream, captured as one graph.
+
+    Attributes:
+        number: of its device; -1: the tower, apart from its lookups.
+    """
+
+    number: int
+    stream: Any
+    work: Work
 
 
 class TowerEngine:
@@ -68,8 +88,15 @@ class TowerEngine:
         self.memory = memory
         self._all_streams, self._home = memory.all_streams, memory.all_streams[0]
         self._launching = threading.Lock()
-        self._buffers = self.memory.buffers(shape.buckets[-1])
-        slots = [self.memory.slot(shape.buckets[-1], shape.ids) for _ in range(shape.slots)]
+        home, inputs = self._home, shape.tower_inputs
+        self._gathers = (
+            self._runtime.stream(home.lookups.device) if shape.overlapped else home.computes
+        )
+        self._buffers = self.memory.buffers(shape.buckets[-1], inputs)
+        slots = [
+            self.memory.slot(shape.buckets[-1], shape.ids, number % inputs)
+            for number in range(shape.slots)
+        ]
         self._capture(slots, progress)
         self._free: queue.SimpleQueue[BatchSlot] = queue.SimpleQueue()
         for slot in slots:
@@ -100,13 +127,14 @@ class TowerEngine:
         embeddings = torch.empty(size, self._parts.width)
 
         def work() -> None:
-            embeddings.copy_(self._gather(launch))
+            self._gather(launch)
+            embeddings.copy_(self._tower_input(launch))
 
         with self._launching:
             self._send(launch)
             self._look_up_elsewhere(launch)
-            self._runtime.run(self._home.computes, work)
-            self._runtime.record(slot.done, self._home.computes)
+            self._runtime.run(self._gathers, work)
+            self._runtime.record(slot.done, self._gathers)
         self._runtime.synchronize(slot.done)
         return embeddings
 
@@ -135,7 +163,7 @@ class TowerEngine:
         with self._launching:
             self._send(launch)
             self._look_up_elsewhere(launch)
-            self._runtime.run(self._home.computes, self._graph(launch, 0))
+            self._score(launch)
             self._runtime.record(slot.done, self._home.computes)
         self._runtime.synchronize(slot.done)
         # Copied because the next batch reuses the slot.
@@ -164,40 +192,83 @@ class TowerEngine:
                 source = slot.pinned[number][begin:end]
                 runtime.copy(streams.copies, slot.inputs[number][begin:end], source)
             runtime.record(slot.copied[number], streams.copies)
-            runtime.wait(streams.computes, slot.copied[number])
+            runtime.wait(streams.computes if number else self._gathers, slot.copied[number])
 
     def _look_up_elsewhere(self, launch: _Launch) -> None:
         runtime = self._runtime
         for number, streams in enumerate(self._all_streams[1:], start=1):
-            runtime.run(streams.computes, self._graph(launch, number))
+            step = self._lookup_step(launch, number)
+            runtime.run(step.stream, self._graph(launch, step))
             size = launch.bucket * streams.lookups.part_width
             runtime.peer_copy(
-                self._home.computes,
+                self._gathers,
                 streams.computes,
                 launch.buffers.arrived[number][:size],
                 launch.buffers.parts[number][:size],
             )
 
-    def _graph(self, launch: _Launch, number: int) -> Work:
-        graph = launch.slot.graphs.get(_graph_key(launch, number))
-        return graph or self._work(launch, number)
+    def _score(self, launch: _Launch) -> None:
+        """Run the steps of the tower's device."""
+        runtime, slot, computes = self._runtime, launch.slot, self._home.computes
+        steps = self._home_steps(launch)
+        if len(steps) == 1:
+            runtime.run(computes, self._graph(launch, steps[0]))
+            return
+        scored = launch.buffers.scored[slot.turn]
+        runtime.wait(self._gathers, scored)
+        runtime.run(self._gathers, self._graph(launch, steps[0]))
+        runtime.record(slot.gathered, self._gathers)
+        runtime.wait(computes, slot.gathered)
+        runtime.run(computes, self._graph(launch, steps[1]))
+        runtime.record(scored, computes)
 
-    def _work(self, launch: _Launch, number: int) -> Work:
-        return self._lookup_work(launch, number) if number else self._tower_work(launch)
+    def _graph(self, launch: _Launch, step: _Step) -> Work:
+        return launch.slot.graphs.get(_graph_key(launch, step)) or step.work
 
-    def _lookup_work(self, launch: _Launch, number: int) -> Work:
-        width = self._all_streams[number].lookups.part_width
+    def _steps(self, launch: _Launch) -> list[_Step]:
+        elsewhere = range(1, len(self._all_streams))
+        return [
+            *(self._lookup_step(launch, number) for number in elsewhere),
+            *self._home_steps(launch),
+        ]
+
+    def _lookup_step(self, launch: _Launch, number: int) -> _Step:
+        streams = self._all_streams[number]
+        width = streams.lookups.part_width
         part = columns_of(launch.buffers.parts[number], launch.bucket, width)
-        return lambda: self._pool(launch, number, None, part)
+        return _Step(number, streams.computes, lambda: self._pool(launch, number, None, part))
 
-    def _tower_work(self, launch: _Launch) -> Work:
+    def _home_steps(self, launch: _Launch) -> list[_Step]:
         scores = self.memory.scores(launch.slot, launch.bucket)
         inputs = self.memory.inputs(launch.slot, 0, launch.bucket)
-        return lambda: score_into(self._parts.tower, inputs, self._gather(launch), scores)
 
-    def _gather(self, launch: _Launch) -> Tensor:
+        def gather() -> None:
+            self._gather(launch)
+
+        def score() -> None:
+            score_into(self._parts.tower, inputs, self._tower_input(launch), scores)
+
+        def both() -> None:
+            gather()
+            score()
+
+        if self.shape.overlapped:
+            return [_Step(0, self._gathers, gather), _Step(-1, self._home.computes, score)]
+        return [_Step(0, self._home.computes, both)]
+
+    def _tower_input(self, launch: _Launch) -> Tensor:
+        pooled = self._pooled(launch)
+        if not launch.kind.shared:
+            return pooled
+        return spread_shared(pooled, self.memory.inputs(launch.slot, 0, launch.bucket))
+
+    def _pooled(self, launch: _Launch) -> Tensor:
+        memory = launch.buffers.pooled[launch.slot.turn]
+        return columns_of(memory, launch.bucket, self._parts.width)
+
+    def _gather(self, launch: _Launch) -> None:
         bucket, buffers = launch.bucket, launch.buffers
-        pooled = columns_of(buffers.pooled, bucket, self._parts.width)
+        pooled = self._pooled(launch)
         arrived = [
             ArrivedPart(
                 columns_of(memory, bucket, streams.lookups.part_width), streams.lookups.runs
@@ -206,9 +277,7 @@ class TowerEngine:
         ]
         self._pool(launch, 0, pooled, arrived[0].columns)
         inputs = self.memory.inputs(launch.slot, 0, bucket)
-        return assemble_inputs(
-            pooled, arrived, inputs, self._parts.split, shared=launch.kind.shared
-        )
+        assemble_inputs(pooled, arrived, inputs, self._parts.split)
 
     def _pool(self, launch: _Launch, number: int, pooled: Tensor | None, part: Tensor) -> None:
         streams = self._all_streams[number]
@@ -237,23 +306,24 @@ class TowerEngine:
 
     def _run_all(self, launch: _Launch) -> None:
         """Runs the work of all devices on empty bags and waits for it."""
-        for number, streams in enumerate(self._all_streams):
+        for step in self._steps(launch):
             done = self._runtime.event()
-            self._runtime.run(streams.computes, self._work(launch, number))
-            self._runtime.record(done, streams.computes)
+            self._runtime.run(step.stream, step.work)
+            self._runtime.record(done, step.stream)
             self._runtime.synchronize(done)
 
     def _capture_all(self, launch: _Launch) -> None:
-        for number, streams in enumerate(self._all_streams):
-            key, graphs = _graph_key(launch, number), launch.slot.graphs
+        for step in self._steps(launch):
+            key, graphs = _graph_key(launch, step), launch.slot.graphs
             if key not in graphs:
-                graphs[key] = self._runtime.capture(streams.computes, self._work(launch, number))
+                graphs[key] = self._runtime.capture(step.stream, step.work)
 
 
-def _graph_key(launch: _Launch, number: int) -> tuple[int, int, BatchKind]:
-    """Key of a device's graph in a slot; shared bags only matter on the tower's device."""
+def _graph_key(launch: _Launch, step: _Step) -> tuple[int, int, BatchKind]:
+    """Key of a step's graph in a slot; shared bags only matter on the tower's device."""
     kind = launch.kind
-    return number, launch.bucket, kind if number == 0 else BatchKind(weighted=kind.weighted)
+    key = kind if step.number <= 0 else BatchKind(weighted=kind.weighted)
+    return step.number, launch.bucket, key
 
 
 def _most_ids(batch: ModelInput) -> int:

@@ -48,14 +48,10 @@ def assemble_inputs(
     parts: Sequence[ArrivedPart],
     inputs: InputViews,
     split: SplitFeatures,
-    *,
-    shared: bool,
-) -> Tensor:
+) -> None:
     """Assembles the tower's sparse input, fp32 `[B, width]`, from all parts.
 
-    Args:
-        pooled: fp32 `[B, width]`; holds the columns looked up on this device, and is written.
-        shared: True if samples share bags; the result is then a new tensor, otherwise `pooled`.
+    `pooled` holds the columns looked up on this device, and is written.
     """
     for column, width in split.columns:
         pooled[:, column : column + width].zero_()
@@ -71,8 +67,10 @@ def assemble_inputs(
     for number, feature in enumerate(split.means):
         column, width = columns[feature]
         pooled[:, column : column + width].mul_(inputs.factors[number][:, None])
-    if not shared:
-        return pooled
+
+
+def spread_shared(pooled: Tensor, inputs: InputViews) -> Tensor:
+    """A new tensor with the columns of each sample's own bag, where samples share bags."""
     spread = pooled.index_select(0, inputs.owners)
     return torch.where(inputs.shared[None, :], spread, pooled)
 

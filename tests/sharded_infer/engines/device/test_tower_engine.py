@@ -76,6 +76,9 @@ def reference(
     return ReferenceLookup(tables)
 
 
+OVERLAPPED = replace(SHAPE, overlapped=True)
+
+
 def engines_of(
     folder: Path,
     plan: str,
@@ -135,12 +138,13 @@ def check_scores(
 
 @pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("shape", [SHAPE, OVERLAPPED], ids=["in turn", "overlapped"])
 def test_every_plan_on_any_devices_gives_what_the_host_gives_in_the_estimated_memory(
-    tmp_path: Path, oracle: PlanLookups, plan: str, places: str
+    tmp_path: Path, oracle: PlanLookups, plan: str, places: str, shape: EngineShape
 ) -> None:
     runtime = SimulatedRuntime(seed=3)
     runtime.workspace_bytes = 1000  # of matrix products
-    engines = engines_of(tmp_path, plan, PLACES[places], runtime=runtime)
+    engines = engines_of(tmp_path, plan, PLACES[places], runtime=runtime, shape=shape)
     # Each tower's device has an engine of its own.
     assert len(engines.engines) == len(engines.devices)
     for device, memory in engines.memory.items():
@@ -154,10 +158,11 @@ def test_every_plan_on_any_devices_gives_what_the_host_gives_in_the_estimated_me
 
 
 @pytest.mark.parametrize("plan", ["whole", "rows", "mixed"])
+@pytest.mark.parametrize("shape", [SHAPE, OVERLAPPED], ids=["in turn", "overlapped"])
 def test_shared_bags_are_looked_up_once_and_given_to_their_samples(
-    tmp_path: Path, oracle: PlanLookups, plan: str
+    tmp_path: Path, oracle: PlanLookups, plan: str, shape: EngineShape
 ) -> None:
-    engines = engines_of(tmp_path, plan)
+    engines = engines_of(tmp_path, plan, shape=shape)
     for shared in ((0,), (1, 3), (1, 2, 3, 4, 5)):
         own = [feature for feature in FEATURES if feature not in shared]
         groups = batch_of(7, features=own, seed=1), batch_of(1, features=shared, seed=2)
@@ -216,10 +221,12 @@ def test_batches_with_weights_are_replayed_where_they_are_expected(
 
 
 @pytest.mark.parametrize("plan", ["whole", "mixed"])
+@pytest.mark.parametrize("overlapped", [False, True])
 def test_batches_that_no_graph_fits_are_run_all_the_same(
-    tmp_path: Path, oracle: PlanLookups, plan: str
+    tmp_path: Path, oracle: PlanLookups, plan: str, overlapped: bool
 ) -> None:
-    engines = engines_of(tmp_path, plan, shape=EngineShape(device_buckets(4), ids=30))
+    shape = EngineShape(device_buckets(4), ids=30, overlapped=overlapped)
+    engines = engines_of(tmp_path, plan, shape=shape)
     check(engines, oracle, input_of(batch_of(50)))  # too many samples
     full = JaggedBatch(FEATURES, np.zeros(240, np.int64), np.full((len(FEATURES), 4), 10))
     check(engines, oracle, input_of(full))  # too many ids
@@ -240,10 +247,11 @@ def test_replicated_tables_are_read_where_the_tower_is(
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("plan", ["whole", "mixed"])
+@pytest.mark.parametrize("shape", [SHAPE, OVERLAPPED], ids=["in turn", "overlapped"])
 def test_batches_in_flight_do_not_meet_whatever_the_streams_do(
-    tmp_path: Path, oracle: PlanLookups, plan: str, seed: int
+    tmp_path: Path, oracle: PlanLookups, plan: str, seed: int, shape: EngineShape
 ) -> None:
-    engines = engines_of(tmp_path, plan, runtime=SimulatedRuntime(seed=seed))
+    engines = engines_of(tmp_path, plan, runtime=SimulatedRuntime(seed=seed), shape=shape)
     begin = threading.Barrier(4)
 
     def client(number: int) -> None:
