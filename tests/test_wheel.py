@@ -45,7 +45,6 @@ def test_the_wheel_holds_our_packages_whole_and_nothing_else(wheel: zipfile.ZipF
     }
     data = {
         "sharded_infer/FORMAT.md",
-        "kernels/gpu/triton_choices.json",
         "serving/http_api/openapi.json",
     }
     of_each = {f"{package}/{file}" for package in PACKAGES for file in ("py.typed", "_native.so")}

@@ -15,13 +15,10 @@ from kernels.gpu.triton_pooled import pooled_kernel
 from kernels.gpu.triton_tiles import (
     TileChoice,
     TilePlan,
+    default_choice,
     kernel_format,
     most_registers,
     plan_tiles,
-    power_of_two,
-    read_choices,
-    row_words,
-    tile_choice,
 )
 
 _MOST_PROGRAMS = 2**31 - 1
@@ -43,27 +40,21 @@ class TritonLookup:
         Args:
             tables: on a CUDA device; under Triton's interpreter, on the host.
             typical_lengths: usual ids of a bag of each feature; they affect speed, not results.
-            choice: tiles; None takes those measured for the GPU, or the default.
+            choice: tiles; None takes the default.
             device: device of the lookups, for tables in pinned memory; None: the tables' device.
 
         Raises:
-            InputError: the file of choices is invalid, or the tables are not at words.
+            InputError: the tables are not at words.
         """
         self.tables = tables
         self.device = tables.memory.device if device is None else device
         row_format = tables.row_format
         alignment = tables.payload_alignment
-        if choice is None:
-            words = max(row_words(row_format, dim) for dim in tables.dims)
-            choice = tile_choice(
-                read_choices(),
-                torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "",
-                row_format=row_format,
-                words=power_of_two(words),
-                alignment=alignment,
-            )
         self.plan: TilePlan = plan_tiles(
-            row_format, tables.dims, choice, typical_lengths=typical_lengths
+            row_format,
+            tables.dims,
+            choice or default_choice(alignment),
+            typical_lengths=typical_lengths,
         )
         major, minor = (0, 0)
         if self.device.type == "cuda":

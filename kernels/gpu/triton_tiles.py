@@ -1,20 +1,14 @@
 """Tiles of the Triton kernels, and the features that share them, planned before any launch.
 
 A tile is `rows` rows of `words` 4-byte words, read by the threads of a program at once. Sizes are
-powers of two. docs/gpu-engine.md has the reasons for the numbers. `make gpu-check` measures tiles
-and writes the best into a file by GPU and shape; others get the default.
+powers of two. docs/gpu-engine.md has the reasons for the numbers.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from kernels.errors import InputError
 from kernels.gpu.row_stride import WIDE_BYTES
 from kernels.row_format import RowFormat
-
-CHOICES_FILE = Path(__file__).parent / "triton_choices.json"
 
 _WORD_BITS = 32
 _WARP_THREADS = 32
@@ -51,47 +45,10 @@ class TileChoice:
         return max(1, min(_MOST_ROWS, rows))
 
 
-def shape_key(row_format: RowFormat, words: int, alignment: int) -> str:
-    """Key of a shape in the file.
-
-    `words` are the widest row's, rounded up to a power of two; payloads are multiples of
-    `alignment` bytes.
-    """
-    return f"{row_format}x{words}@{alignment}"
-
-
 def default_choice(alignment: int) -> TileChoice:
-    """The choice for a GPU or shape that was not measured."""
+    """The choice for rows at multiples of `alignment` bytes: the fastest tiles on an H100."""
     # With narrower loads a thread holds words of as many rows, and all state of each row.
     return TileChoice() if alignment == WIDE_BYTES else TileChoice(thread_words=4)
-
-
-def read_choices(path: Path = CHOICES_FILE) -> dict[str, dict[str, TileChoice]]:
-    """Choices by GPU and shape, from JSON `{GPU: {shape: {warps, thread_words, widest_words}}}`.
-
-    Raises InputError if the file has another content.
-    """
-    try:
-        document = json.loads(path.read_text())
-        return {
-            gpu: {shape: TileChoice(**choice) for shape, choice in shapes.items()}
-            for gpu, shapes in document.items()
-        }
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not a file of tile choices: {error}") from error
-
-
-def tile_choice(
-    choices: Mapping[str, Mapping[str, TileChoice]],
-    gpu: str,
-    *,
-    row_format: RowFormat,
-    words: int,
-    alignment: int,
-) -> TileChoice:
-    """The choice for a GPU, by its name in CUDA, and a shape, or the default."""
-    key = shape_key(row_format, words, alignment)
-    return choices.get(gpu, {}).get(key, default_choice(alignment))
 
 
 @dataclass(frozen=True, slots=True)
