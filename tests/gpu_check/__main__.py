@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu_check.native_build import PACKAGES, build_missing
+from tests.gpu_check.summary import summary
 from tests.gpu_check.supervision import supervise, write_json
 from tests.support.triton_interpreter import interpreter_problem
 
@@ -77,7 +78,10 @@ def main() -> int:
     for name, limit in _LIMITS.items():
         if not arguments.only or name in arguments.only:
             _supervise(name, min(limit, max(0.0, end - time.monotonic())), report, arguments)
-    _print_table(report)
+    text = summary(report)
+    for out in arguments.out:
+        out.with_suffix(".md").write_text(text)
+    print(f"\n{text}")
     return 1 if report["failures"] else 0
 
 
@@ -101,22 +105,8 @@ def _supervise(name: str, limit: float, report: Report, arguments: argparse.Name
         report["failures"] += found.pop("failures", [])
         if name in _ALL_IS_CHECKED:
             report["failures"] += [f"not checked: {case}" for case in found.get("left_out", [])]
-    if name == "tuning" and found is not None and "best" in found:
-        _keep_choices(found["best"], report, arguments)
     for out in arguments.out:
         write_json(out, report)
-
-
-def _keep_choices(best: Report, report: Report, arguments: argparse.Namespace) -> None:
-    """Add measured choices to the file beside the report, and to the tree's for a GPU."""
-    from kernels.gpu.triton_tiles import CHOICES_FILE
-
-    choices = json.loads(CHOICES_FILE.read_text())
-    gpu = report.get("environment", {}).get("card", "dry run")
-    choices[gpu] = choices.get(gpu, {}) | best
-    write_json(arguments.out[-1].with_name("triton_choices.json"), choices)
-    if not arguments.dry_run:
-        write_json(CHOICES_FILE, choices)
 
 
 def _run_stage(arguments: argparse.Namespace) -> int:
@@ -174,61 +164,10 @@ def _arguments() -> argparse.Namespace:
         type=Path,
         nargs="+",
         default=[ROOT / "docs" / "benchmarks-gpu.json"],
-        help="files to write the report to; tile choices go beside the last",
+        help="files to write the report to, each with a summary beside it (.md)",
     )
     parser.add_argument("--stage", choices=_LIMITS, help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def _print_table(report: dict[str, Any]) -> None:
-    copy_rate = report.get("ceilings", {}).get("copy_bytes_per_second", 0)
-    print(f"\ncopy: {copy_rate / 1e12:.2f} TB/s, read and written")
-    print("tower      batch       us  TFLOP/s  of mm  score diff  allowed")
-    for line in report.get("towers", {}).get("measured", []):
-        print(
-            f"{line['precision']:10}{line['batch']:>6}{line['seconds'] * 1e6:>9.1f}"
-            f"{line['operations_per_second'] / 1e12:>9.2f}{line['share_of_ceiling']:>7.0%}"
-            f"{line['max_score_diff']:>12.2e}{line['allowed_score_diff']:>9.0e}"
-        )
-    print("engine     batch    pairs/s  write us  copy us  lookup us  tower us  replay us")
-    for line in report.get("engine", {}).get("measured", []):
-        for offline in line["offline"]:
-            stages = line["stages"][str(offline["batch"])]
-            names = ("write", "copy", "lookup", "tower", "replay")
-            micros = [stages[f"{name}_seconds"] * 1e6 for name in names]
-            print(
-                f"{line['precision']:10}{offline['batch']:>6}{offline['pairs_per_second']:>11.0f}"
-                f"{micros[0]:>10.0f}{micros[1]:>9.0f}{micros[2]:>11.0f}{micros[3]:>10.0f}"
-                f"{micros[4]:>11.0f}"
-            )
-        print(
-            f"  within 60 ms at p99: {line['server_within_60_ms']:.0f} pairs/s; "
-            f"{line['estimated_bytes'] / 1e9:.2f} GB estimated, "
-            f"{(line['taken_bytes'] or 0) / 1e9:.2f} taken"
-        )
-        for slots, offline in line.get("offline_by_slots", {}).items():
-            rates = ", ".join(f"{one['batch']}: {one['pairs_per_second']:.0f}" for one in offline)
-            print(f"  {slots} batches in flight, pairs/s of batches of {rates}")
-        for one in line["replays"]:
-            print(
-                f"  batch of {one['batch']}: {one['overhead_seconds'] * 1e6:.0f} us a batch beyond "
-                f"the replay's {one['replay_seconds'] * 1e6:.0f}; the host's part on one thread: "
-                f"{one['host_seconds'] * 1e6:.0f}"
-            )
-    print("kernel        format bags      ids      batch       us  of copy")
-    for line in report.get("lookups", {}).get("measured", []):
-        print(
-            f"{line['kernel']:14}{line['row_format']:7}{line['bags']:10}"
-            f"{line['ids']:8}{line['batch']:>6}{line['seconds'] * 1e6:>9.1f}"
-            f"{line['share_of_copy']:>8.0%}"
-        )
-    for kind in ("left_out", "notes"):
-        for note in report.get("lookups", {}).get(kind, []):
-            print(f"{kind}: {note}")
-    checks = report.get("correctness", {})
-    print(f"checks: {checks.get('checked')}, left out {len(checks.get('left_out', []))}")
-    for failure in report["failures"]:
-        print(f"FAILED: {failure}")
 
 
 if __name__ == "__main__":

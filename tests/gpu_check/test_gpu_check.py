@@ -13,6 +13,7 @@ import pytest
 from kernels.row_format import RowFormat
 from tests.gpu_check.native_build import build_missing
 from tests.gpu_check.processes import in_processes
+from tests.gpu_check.summary import summary
 from tests.gpu_check.supervision import supervise
 
 ROOT = Path(__file__).parents[2]
@@ -55,8 +56,18 @@ def test_a_dry_run_goes_through_every_stage(tmp_path: Path) -> None:
     assert all(line["pairs_per_second"] > 0 for line in engine["offline"])
     assert len(engine["server"]) == 3 and engine["estimated_bytes"] > 0
     assert set(engine["stages"]) == {"3", "6"}
-    assert set(report["tuning"]["times"]) == {"int8x32@16"}
-    assert "dry run" in json.loads((tmp_path / "triton_choices.json").read_text())
+    assert set(report["tuning"]["times"]) == {"int8"}
+    page = (tmp_path / "report.md").read_text()
+    assert page.startswith("no card, a dry run; torch ") and page.count("| not judged |") == 9
+    assert "DLRM-v2, fp32, lookups beside towers | " in page
+
+
+def test_a_summary_judges_each_figure_by_its_limit() -> None:
+    report = json.loads((ROOT / "docs" / "benchmarks-gpu.json").read_text())
+    page = summary(report)
+    line = "| lookups, bf16, multi-hot, 2048 samples, share of a copy | 0.85"
+    assert any(one.startswith(line) and one.endswith("| passed |") for one in page.splitlines())
+    assert "| DLRM-v2, bf16, samples/s offline | 21,240.2 | ≥ 25,000 | 0.85 | **missed** |" in page
 
 
 def test_what_there_was_no_time_for_is_said_and_fails(tmp_path: Path) -> None:
