@@ -100,6 +100,8 @@ struct ReadCall {
   const char* kept;           // as sent, for another version; or null
   std::int64_t kept_bytes;
   std::int64_t json_bytes;  // of `kept` over HTTP, as CallInfo's
+  const char* key;          // the routing key; none: no bytes
+  std::int64_t key_bytes;
 };
 
 // Calls of a route that were queued, or refused as they came because they cannot be in time: their

@@ -18,8 +18,8 @@ LIBRARIES = {
     "passes product row_steps tiers",
     "quant": "encode",
     "sharded_infer": "device_bags",
-    "serving": "calls client counting lookup_messages message_size model reader scheduler shares "
-    "transport",
+    "serving": "calls client counting lookup_messages message_size model reader recording "
+    "scheduler shares transport",
     "serving.bench": "load",
 }
 _PACKAGE = {name: package for package, names in LIBRARIES.items() for name in names.split()}

@@ -7,6 +7,7 @@
 #include "abi/message_size.h"
 #include "abi/model.h"
 #include "abi/reader.h"
+#include "abi/recording.h"
 #include "abi/scheduler.h"
 #include "abi/shares.h"
 #include "abi/transport.h"
@@ -19,7 +20,7 @@ extern "C" {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_calls[];
 const std::int64_t sharded_infer_layout_of_calls[] = {
-    160, 0xEFA40E15,
+    162, 0xEFA40E15,
     0x28C83762, sizeof(sharded_infer::call::RouteSettings),
     offsetof(sharded_infer::call::RouteSettings, model),
     offsetof(sharded_infer::call::RouteSettings, queue),
@@ -46,7 +47,7 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::PlacedOutput, region_bytes),
     offsetof(sharded_infer::call::PlacedOutput, offset),
     offsetof(sharded_infer::call::PlacedOutput, byte_size),
-    0xC9F16323, sizeof(sharded_infer::call::ReadCall),
+    0xB1B65F2F, sizeof(sharded_infer::call::ReadCall),
     offsetof(sharded_infer::call::ReadCall, route),
     offsetof(sharded_infer::call::ReadCall, sender),
     offsetof(sharded_infer::call::ReadCall, number),
@@ -71,6 +72,8 @@ const std::int64_t sharded_infer_layout_of_calls[] = {
     offsetof(sharded_infer::call::ReadCall, kept),
     offsetof(sharded_infer::call::ReadCall, kept_bytes),
     offsetof(sharded_infer::call::ReadCall, json_bytes),
+    offsetof(sharded_infer::call::ReadCall, key),
+    offsetof(sharded_infer::call::ReadCall, key_bytes),
     0xD9E1C5A9, sizeof(sharded_infer::call::TakenRoute),
     offsetof(sharded_infer::call::TakenRoute, route),
     offsetof(sharded_infer::call::TakenRoute, late),
@@ -407,6 +410,31 @@ const std::int64_t sharded_infer_layout_of_reader[] = {
     offsetof(sharded_infer::Header, output_count),
     offsetof(sharded_infer::Header, outputs),
     offsetof(sharded_infer::Header, places),
+};
+
+EXPORTED extern const std::int64_t sharded_infer_layout_of_recording[];
+const std::int64_t sharded_infer_layout_of_recording[] = {
+    23, 0xC75EFD52,
+    0x2AB0D505, sizeof(sharded_infer::call::RecordedCalls),
+    offsetof(sharded_infer::call::RecordedCalls, calls),
+    offsetof(sharded_infer::call::RecordedCalls, unread),
+    offsetof(sharded_infer::call::RecordedCalls, samples),
+    offsetof(sharded_infer::call::RecordedCalls, codes),
+    offsetof(sharded_infer::call::RecordedCalls, seconds),
+    offsetof(sharded_infer::call::RecordedCalls, ids),
+    offsetof(sharded_infer::call::RecordedCalls, id_ends),
+    offsetof(sharded_infer::call::RecordedCalls, bag_ends),
+    offsetof(sharded_infer::call::RecordedCalls, lengths),
+    offsetof(sharded_infer::call::RecordedCalls, value_ends),
+    offsetof(sharded_infer::call::RecordedCalls, values),
+    offsetof(sharded_infer::call::RecordedCalls, weights),
+    offsetof(sharded_infer::call::RecordedCalls, dense_ends),
+    offsetof(sharded_infer::call::RecordedCalls, dense),
+    offsetof(sharded_infer::call::RecordedCalls, score_ends),
+    offsetof(sharded_infer::call::RecordedCalls, scores),
+    0x4E6B7B5F, sizeof(sharded_infer::call::RecordingState),
+    offsetof(sharded_infer::call::RecordingState, waiting_bytes),
+    offsetof(sharded_infer::call::RecordingState, dropped),
 };
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_scheduler[];

@@ -16,6 +16,12 @@ double thread_seconds() {
   return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
 }
 
+double wall_clock() {
+  timespec time{};
+  clock_gettime(CLOCK_REALTIME, &time);
+  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+}
+
 std::int64_t sum(const std::int64_t* numbers, std::int64_t count) {
   std::int64_t total = 0;
   for (std::int64_t at = 0; at < count; ++at) total += numbers[at];
@@ -222,6 +228,7 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
     counted.seconds[5] = now - call.request.arrived;
     before = now;
     if (batch.failed[at]) continue;
+    if (!call.recorded.empty()) record(batch, scores, *batch.calls[at], first - call.samples());
     finished.decode_seconds += counted.seconds[0];
     finished.encode_seconds += counted.seconds[4];
     finished.slowest_seconds = std::max(finished.slowest_seconds, counted.seconds[5]);
@@ -246,6 +253,13 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
   finished.failed_count = std::int64_t(batch.failed_at.size());
 }
 
+void Calls::record(const Batch& batch, const BatchScores& scores, Call& call, std::int64_t first) {
+  const double seconds[] = {scores.now, call.decoded - call.request.arrived,
+                            std::max(0.0, batch.info.started - call.decoded), scores.lookup_seconds,
+                            scores.tower_seconds};
+  recording_.add(call, 0, seconds, scores.scores, first);
+}
+
 // Writes the outputs that go to shared memory, before the answer that says so. False where one
 // cannot be written.
 bool Calls::place(const Call& call, const BatchScores& scores, std::int64_t first) const {
@@ -265,8 +279,12 @@ double Calls::fail(Batch& batch, std::int32_t code, std::string_view words) {
   batch.ends.clear();
   const double now = monotonic();
   double seconds = 0.0;
-  for (const Call* call : batch.calls) {
+  for (Call* call : batch.calls) {
     seconds += now - call->request.arrived;
+    if (!call->recorded.empty()) {
+      const double own[] = {wall_clock(), call->decoded - call->request.arrived, 0.0, 0.0, 0.0};
+      recording_.add(*call, code, own, nullptr, 0);
+    }
     // Clients of cancelled calls have gone.
     if (batch.info.state != scheduler::State::kCancelled) fail_call(*call, code, words);
   }

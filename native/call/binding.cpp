@@ -96,6 +96,31 @@ void sharded_infer_calls_refuse(Calls* calls, Batch* batch, std::int64_t positio
   calls->refuse(*batch, position, code, {words, std::size_t(words_bytes)});
 }
 
+void sharded_infer_recording_set(Calls* calls, std::uint64_t bound, std::int64_t most_bytes) {
+  calls->recording().set(bound, most_bytes);
+}
+
+void sharded_infer_recording_state(const Calls* calls, RecordingState* state) {
+  *state = {calls->recording().waiting_bytes(), calls->recording().dropped()};
+}
+
+RecordedBatch* sharded_infer_recording_take(Calls* calls) {
+  return calls->recording().take().release();
+}
+
+void sharded_infer_recording_finish(RecordedBatch* batch) {
+  for (const RecordedCall& call : batch->calls) --call.route->calls;
+  delete batch;
+}
+
+Route* sharded_infer_recording_route(const RecordedBatch* batch) {
+  return batch->read == batch->calls.size() ? nullptr : batch->calls[batch->read].route;
+}
+
+void sharded_infer_recording_read(RecordedBatch* batch, Request* request, RecordedCalls* recorded) {
+  read(*batch, *request, *recorded);
+}
+
 void sharded_infer_calls_describe(const Batch* batch, std::int64_t position, CallInfo* info) {
   const Call& call = *batch->calls[std::size_t(position)];
   *info = {call.number,

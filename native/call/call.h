@@ -24,6 +24,8 @@ struct Call {
   std::int64_t trace = 0;  // 0: it is not traced
   std::string id, label;
   std::string message;          // kept for another version; else empty
+  std::string recorded;         // kept for a recording; else empty
+  Form recorded_form = kInfer;  // of `recorded`
   std::int64_t json_bytes = 0;  // as Message's
   std::vector<PlacedOutput> placed;
   std::vector<std::string> regions;  // whose texts `placed` refers to
@@ -71,6 +73,7 @@ struct Call {
     }
     if (id.capacity() > kKeptText) std::string().swap(id);
     if (!message.empty()) std::string().swap(message);
+    if (!recorded.empty()) std::string().swap(recorded);
   }
 
  private:

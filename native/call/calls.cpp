@@ -60,6 +60,12 @@ bool Calls::take_read(const ReadCall& read, double now, scheduler::Refused& refu
   enter(call);
   route.decoding.count_unknown();
   if (read.kept != nullptr) call.message.assign(read.kept, std::size_t(read.kept_bytes));
+  const std::string_view key(read.key, std::size_t(read.key_bytes));
+  if (recording_.is_on() && route.decoding.shared_bytes == 0 &&
+      recording_.chooses(key.empty() ? std::string_view(call.id) : key, random())) {
+    call.recorded.assign(read.message, std::size_t(read.message_bytes));
+    call.recorded_form = message.form;
+  }
   call.json_bytes = read.json_bytes;
   return true;
 }

@@ -21,6 +21,7 @@
 #include "batch.h"
 #include "choice.h"
 #include "message.h"
+#include "recording.h"
 #include "reader/header.h"
 #include "reader/regions.h"
 #include "scheduler/scheduler.h"
@@ -55,6 +56,8 @@ class Calls {
   }
   // With this chance, of 2^64, the message of a call that names no version is kept.
   void set_kept(std::uint64_t bound) { kept_ = bound; }
+  Recording& recording() { return recording_; }
+  const Recording& recording() const { return recording_; }
   void set_names(const NamedRoute* names, std::int64_t count, const WeightedRoute* shares,
                  std::int64_t share_count);
   // Seed of the chance by which calls without a routing key go; their numbers, and places in a
@@ -135,6 +138,7 @@ class Calls {
   void collect(const Batch& batch, const BatchScores& scores, const Call& call, std::int64_t first,
                CallScores& answer, AnsweredRequest& counted);
   bool place(const Call& call, const BatchScores& scores, std::int64_t first) const;
+  void record(const Batch& batch, const BatchScores& scores, Call& call, std::int64_t first);
   static void count_bags(const Batch& batch, const BatchScores& scores);
 
   scheduler::Scheduler& scheduler_;
@@ -150,6 +154,7 @@ class Calls {
   std::string key_;
   JsonTensors tensors_;  // of the message that is read
   Regions regions_;
+  Recording recording_;
   std::deque<Call> calls_;
   std::vector<std::int64_t> free_;  // handles
   // Buffers of `Taken`, for each thread: others may take before it has read them.

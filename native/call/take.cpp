@@ -165,8 +165,14 @@ Calls::Disposition Calls::take_call(Sender sender, const transport::Event& event
     call.trace = ++last_trace_;
     traced_calls_.push_back({call.trace, position, tracing == Tracing::kDrawn});
   }
-  if (may_be_kept && random() <= kept_)
-    call.message.assign(reinterpret_cast<const char*>(event.data), std::size_t(event.bytes));
+  const auto* text = reinterpret_cast<const char*>(event.data);
+  if (may_be_kept && random() <= kept_) call.message.assign(text, std::size_t(event.bytes));
+  // Clients may write to shared memory once they have the answer.
+  if (recording_.is_on() && route->decoding.shared_bytes == 0 &&
+      recording_.chooses(message.bytes, header, random())) {
+    call.recorded.assign(text, std::size_t(event.bytes));
+    call.recorded_form = form == kStream ? kInfer : form;
+  }
   taken(*route);
   return Disposition::kQueued;
 }

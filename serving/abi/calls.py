@@ -90,6 +90,8 @@ class ReadCall(ctypes.Structure):
         ("kept", ctypes.c_char_p),
         ("kept_bytes", ctypes.c_int64),
         ("json_bytes", ctypes.c_int64),
+        ("key", ctypes.c_char_p),
+        ("key_bytes", ctypes.c_int64),
     )
 
 
@@ -237,7 +239,7 @@ check_layout(LIBRARY, "calls", 0xEFA40E15, {
     NamedRoute: 0x5E523BFE,
     WeightedRoute: 0x6E66263E,
     PlacedOutput: 0xDA6139FC,
-    ReadCall: 0xC9F16323,
+    ReadCall: 0xB1B65F2F,
     TakenRoute: 0xD9E1C5A9,
     TracedCall: 0x614D68BB,
     Taken: 0xB1EEC225,

@@ -472,6 +472,44 @@ class ServerConfig:
             at_most=1,
         ),
     ] = None
+    record: Annotated[
+        str | None,
+        Setting(
+            Group.OBSERVING,
+            "Folder, or URL such as s3://bucket/prefix, to record requests and scores in (extra "
+            "`parquet`); default: none are recorded.",
+            metavar="PLACE",
+        ),
+    ] = None
+    record_share: Annotated[
+        float,
+        Setting(
+            Group.OBSERVING,
+            "Share of the requests that --record records, by their routing keys, else ids.",
+            at_least=0,
+            at_most=1,
+        ),
+    ] = 0.01
+    record_hash: Annotated[
+        tuple[str, ...],
+        Setting(
+            Group.OBSERVING,
+            "Sparse input whose ids --record replaces by their keyed hash; may be repeated.",
+            metavar="INPUT",
+        ),
+    ] = ()
+    record_hash_key: Annotated[
+        str | None,
+        Setting(Group.OBSERVING, "File with the key of --record-hash, 16 to 64 bytes."),
+    ] = None
+    record_without: Annotated[
+        tuple[str, ...],
+        Setting(
+            Group.OBSERVING,
+            "Input that --record leaves out; may be repeated.",
+            metavar="INPUT",
+        ),
+    ] = ()
     tracing: TraceSettings | None = None
     tokens: str | None = field(default=None, repr=False)
 
@@ -493,6 +531,8 @@ class ServerConfig:
             split_address(self.admin_address)
         self._check_sockets()
         self._check_shadow()
+        if bool(self.record_hash) is not (self.record_hash_key is not None):
+            raise InputError("record_hash and record_hash_key: expected both or neither, got one")
         parse_gpus(self.gpus)
 
     def _check_shadow(self) -> None:

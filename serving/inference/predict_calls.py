@@ -69,6 +69,11 @@ class PredictCalls:
         self.routes = Routes(self._address)
         self.backlog = 0.0
 
+    @property
+    def address(self) -> int:
+        """Of the compiled `Calls`."""
+        return self._address
+
     def attach(
         self,
         server: tuple[int, int, int, int, int],

@@ -166,6 +166,8 @@ def read_call(
         id_bytes=len(request_id),
         label=label,
         label_bytes=len(label),
+        key=header.routing_key,
+        key_bytes=len(header.routing_key),
         placed=ctypes.addressof(placed),
         placed_count=len(places),
     )

@@ -25,7 +25,7 @@ from serving.http_api.predictions import Predictions
 from serving.inference.data_plane import DataPlane
 from serving.inference.request_reports import RequestReports
 from serving.inference.shadows.shadows import Shadows
-from serving.metrics.families.server_families import MINOR_FAULTS
+from serving.metrics.families.server_families import MINOR_FAULTS, RECORDED
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.log_levels import LogControl
 from serving.process.process_sampler import ProcessSampler
@@ -39,9 +39,12 @@ from serving.versions.shared_state import SharedState
 
 if TYPE_CHECKING:
     from serving.observability.tracer import Tracer
+    from serving.recording.recorder import Recorder
 
 _log = logging.getLogger("sharded_infer")
 _POLL_SECONDS = 0.1
+# To write what waits to be recorded, at the end.
+_RECORDER_SECONDS = 30.0
 
 
 class Listener(Protocol):
@@ -105,6 +108,7 @@ class Worker:
             shadows=_shadows(config),
         )
         self._data_plane = data_plane
+        self._recorder = _recorder(config, data_plane, metrics)
         # Last pass of the main thread through its loop; infinity outside the loop.
         self._came_round = math.inf
         self._disk_reads = 0
@@ -151,6 +155,8 @@ class Worker:
         self._batch_threads.start(self._store.warm_up)
         if self._data_plane.shadow_thread is not None:
             self._data_plane.shadow_thread.start(self._store.warm_up)
+        if self._recorder is not None:
+            self._recorder.start()
 
     def serve(
         self,
@@ -230,6 +236,8 @@ class Worker:
         self._batch_threads.stop()
         if self._data_plane.shadow_thread is not None:
             self._data_plane.shadow_thread.stop()
+        if self._recorder is not None:
+            self._recorder.stop(_RECORDER_SECONDS)
         if self._tracer is not None:
             self._tracer.stop()
 
@@ -249,6 +257,15 @@ def _reports(config: ServerConfig, tracer: "Tracer | None") -> RequestReports | 
     if tracer is None and config.slow_request_ms == 0:
         return None
     return RequestReports(tracer, config.slow_request_ms)
+
+
+def _recorder(config: ServerConfig, plane: DataPlane, metrics: ServerMetrics) -> "Recorder | None":
+    if config.record is None:
+        return None
+    # Imported here: it takes pyarrow.
+    from serving.recording.recorder import Recorder
+
+    return Recorder(config, plane.compiled, lambda why, by: metrics.add(RECORDED, by, why))
 
 
 def _shadows(config: ServerConfig) -> Shadows | None:

@@ -43,7 +43,7 @@ def read_calibration(
         measured = _read_tensors(spec, Path(data), label_columns)
     else:
         columns = (
-            read_samples(data, strings=spec.string_inputs)
+            read_samples(data, strings=spec.string_inputs, model=spec.name)
             if isinstance(data, str | Path)
             else columns_of(data)
         )

@@ -9,6 +9,7 @@ from typing import Any
 from sharded_infer.errors import InputError, ShardedInferError
 from sharded_infer.files.regular_file import open_regular, read_regular
 from sharded_infer.inputs.columns import Columns, columns_of
+from sharded_infer.samples.record import is_record, recorded_samples
 from sharded_infer.samples.text import read_csv, read_json, read_tsv
 
 _TEXT = {".tsv": read_tsv, ".csv": read_csv}
@@ -16,17 +17,26 @@ MOST_BYTES = 8 * 2**30  # of text; more is for Parquet
 _PARQUET = (".parquet", ".pq")
 
 
-def read_samples(path: Path | str, *, tsv: bool = False, strings: Container[str] = ()) -> Columns:
-    """Read a file of samples.
+def read_samples(
+    path: Path | str,
+    *,
+    tsv: bool = False,
+    strings: Container[str] = (),
+    model: str | None = None,
+) -> Columns:
+    """Read a file of samples, or a recording.
 
     `.parquet` is Parquet, `.csv` CSV, `.tsv` (or any file with `tsv`) TSV, anything else JSON; `-`
     is standard input. `strings` are the columns of string ids, which CSV and TSV do not declare.
+    Of a folder that a server recorded in, the answered requests of `model` are read.
 
     Raises:
         InputError: it is unreadable, or is Parquet and pyarrow is not installed.
         RequestError: it does not hold samples; names the line or sample.
     """
     path = Path(path)
+    if is_record(path):
+        return recorded_samples(path, model)
     if path.suffix in _PARQUET and not tsv:
         return _read_parquet(path)
     try:

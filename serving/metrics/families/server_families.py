@@ -37,6 +37,15 @@ TRACES_DROPPED = counter(
     "Traced requests whose spans were lost: too many waited, or the collector did not take them.",
     "Operators: traces missing from the collector.",
 )
+RECORD_OUTCOMES = ("written", "full", "unusual", "failed")
+RECORDED = counter(
+    "sharded_infer_recorded_requests",
+    "Requests chosen for --record. written: in files; full: too many waited; unusual: their "
+    "messages could not be read again; failed: their file could not be written.",
+    "Operators: requests that a recording lacks.",
+    label="outcome",
+    label_values=RECORD_OUTCOMES,
+)
 HTTP_DROPS = (
     "connections", "address", "descriptors", "head_late", "body_late", "unread", "malformed",
 )  # fmt: skip
@@ -115,7 +124,7 @@ BUILD_INFO = gauge(
 )
 
 SERVER_FAMILIES = (
-    IN_FLIGHT, MINOR_FAULTS, TRACES_DROPPED, HTTP_DROPPED, GRPC_DROPPED, WORKERS, SLOTS,
+    IN_FLIGHT, MINOR_FAULTS, TRACES_DROPPED, RECORDED, HTTP_DROPPED, GRPC_DROPPED, WORKERS, SLOTS,
     WORKER_RESTARTS, WORKER_REQUESTS, WORKER_CPU_SECONDS, WORKER_RESIDENT_BYTES,
     WORKER_HUGE_PAGE_BYTES, *SHARD_FAMILIES,
 )  # fmt: skip

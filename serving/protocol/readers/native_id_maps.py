@@ -1,7 +1,7 @@
 """A model's id maps for compiled code (`native/abi/model.h`)."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ class NativeIdMaps:
 
     def __init__(self, spec: ModelSpec, id_maps: Mapping[str, RowMap]) -> None:
         # Compiled code has their addresses.
+        self._numbers = spec.sequence_numbers
         self._kept: list[RowMap | NDArray[np.int64] | NDArray[np.uint64]] = [*id_maps.values()]
         self._fields = {
             table.name: self._fields_of(id_maps.get(table.name), counted)
@@ -43,6 +44,12 @@ class NativeIdMaps:
             ],
             np.int64,
         )
+
+    def raw(self, inputs: Sequence[str]) -> NDArray[np.int64]:
+        """As `of_features`, of maps that leave ids as they came; 0 for numbers of sequences."""
+        self._raw = IdMap()
+        address = ctypes.addressof(self._raw)
+        return np.array([0 if name in self._numbers else address for name in inputs], np.int64)
 
     def _fields_of(self, id_map: RowMap | None, counted: int) -> IdMap:
         fields = IdMap(counted=counted)

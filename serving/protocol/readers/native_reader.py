@@ -76,16 +76,25 @@ class NativeReader:
         limits: InputLimits | None = None,
         id_maps: Mapping[str, RowMap] | None = None,
         unknown_ids: UnknownIds | None = None,
+        as_sent: bool = False,
     ) -> None:
         """Prepares the reader of a model.
 
         Args:
+            as_sent: read each input once, with its ids as they came: any, unmapped, before steps.
             limits: None: there are none.
             id_maps: by table; ids of others that need one are left raw.
             unknown_ids: where unknown ids are counted; None: nowhere that is seen.
         """
         features, sparse = spec.input_features, SparseInputs(spec)
+        sources, copies = sparse.of_features, max(sparse.copies)
         required_inputs = spec.required_inputs
+        self._id_maps = NativeIdMaps(spec, id_maps or {})
+        maps_of = self._id_maps.of_features
+        if as_sent:
+            features = tuple(features[sources.index(at)] for at in range(len(sparse.names)))
+            sources, copies = tuple(range(len(features))), 1
+            maps_of = self._id_maps.raw([feature.name for feature in features])
         self.features = tuple(range(len(features)))
         self.widths = tuple(spec.dense.inputs.values())
         unweighted = spec.unweighted_inputs
@@ -103,13 +112,12 @@ class NativeReader:
         encoded = [name.encode() for name in names]
         slots = 1 << (2 * len(names)).bit_length()
         # Referenced here, because compiled code has only addresses.
-        self._id_maps = NativeIdMaps(spec, id_maps or {})
         self._unknown_ids = UnknownIds(spec) if unknown_ids is None else unknown_ids
         strings = {
             name: (hashed.number, seed) for name, (hashed, seed) in spec.string_inputs.items()
         }
         self._held = (
-            np.array(sparse.of_features, np.int32),
+            np.array(sources, np.int32),
             np.array([name in required_inputs for name in sparse.names], np.uint8),
             np.array([strings.get(name, (-1, 0))[0] for name in sparse.names], np.int32),
             np.array([strings.get(name, (-1, 0))[1] for name in sparse.names], np.uint64),
@@ -119,7 +127,7 @@ class NativeReader:
             np.cumsum([0, *(len(feature.id_steps) for feature in features)], dtype=np.int64),
             np.array([IdOperation[operation.upper()] for operation, _ in steps], np.int32),
             np.array([number for _, number in steps], np.int64),
-            self._id_maps.of_features,
+            maps_of,
             self._unknown_ids.cells,
             np.array(self.widths, np.int64),
             np.frombuffer(bytearray(b"".join(encoded)), np.uint8),
@@ -133,7 +141,7 @@ class NativeReader:
             work.computed_once.astype(np.uint8),
         )
         addresses = [address_of(array) for array in self._held]
-        sources, required, hashes, seeds, rows, policies, paddings = addresses[:7]
+        held_sources, required, hashes, seeds, rows, policies, paddings = addresses[:7]
         step_starts, operations, operands = addresses[7:10]
         maps, unknown, widths, texts, starts, table, lengths, firsts, numbers = addresses[10:19]
         shortest, longest, computed_once = addresses[19:]
@@ -143,8 +151,8 @@ class NativeReader:
             len(self.widths),
             max_batch,
             _NO_LIMIT if limits is None else limits.max_ids,
-            max(sparse.copies),
-            sources,
+            copies,
+            held_sources,
             required,
             hashes,
             seeds,

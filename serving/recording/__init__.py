@@ -1,0 +1,1 @@
+"""Recording of predict calls: requests as they were sent, and their scores."""

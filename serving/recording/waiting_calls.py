@@ -1,0 +1,179 @@
+"""Recorded calls of one process, from compiled code to arrays."""
+
+import ctypes
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.native_library import array_at
+from serving.abi import recording as abi
+from serving.abi.reader import request_create, request_destroy
+from serving.inference.predict_calls import PredictCalls
+from serving.protocol.readers.native_reader import NativeReader
+from serving.status import StatusCode
+from serving.versions.loaded_version import LoadedVersion
+from sharded_infer.inputs.sparse_inputs import SparseInputs
+from sharded_infer.specs.model_spec import ModelSpec
+
+_SECONDS = ("time", "decode", "queue", "lookup", "tower")
+_Ends = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Lists of numbers, one of each call.
+
+    Attributes:
+        ends: int64 `[calls]`, where each call's numbers end.
+        numbers: of all calls, one after another.
+    """
+
+    ends: _Ends
+    numbers: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCalls:
+    """Calls of one version, as they were sent, and their scores.
+
+    Attributes:
+        ids: the requests' ids; empty: none was sent.
+        samples: int64 `[calls]`.
+        codes: names of status codes.
+        seconds: fp64 `[calls]` by name: `time` since 1970, then durations.
+        values: ids of each sparse input, and numbers of sequences.
+        lengths: of each input's bags: one bag of a call, or one for each sample.
+        weights: as `values`; empty without weights.
+        dense: numbers of each dense input: one row of a call, or one for each sample.
+        widths: numbers in a row of each dense input.
+        scores: of each output; none of a call that failed.
+    """
+
+    version: LoadedVersion
+    ids: list[str]
+    samples: NDArray[np.int64]
+    codes: list[str]
+    seconds: dict[str, NDArray[np.float64]]
+    values: dict[str, Lists]
+    lengths: dict[str, Lists]
+    weights: dict[str, Lists]
+    dense: dict[str, Lists]
+    widths: dict[str, int]
+    scores: dict[str, Lists]
+
+
+class WaitingCalls:
+    """Calls that compiled code has recorded and that wait to be written."""
+
+    def __init__(self, calls: PredictCalls, share: float, most_bytes: int) -> None:
+        """Records a `share` of the calls, while less than `most_bytes` wait."""
+        self._calls = calls
+        bound = min(round(share * 2.0**64), 2**64 - 1)
+        abi.recording_set(calls.address, bound, most_bytes)
+        # Without versions, whose memory they would keep.
+        self._readers: dict[tuple[str, int], _SentReader] = {}
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Bytes that wait, and calls dropped so far because too many waited."""
+        state = abi.RecordingState()
+        abi.recording_state(self._calls.address, state)
+        return state.waiting_bytes, state.dropped
+
+    def take(self) -> Iterator[RecordedCalls | int]:
+        """All waiting calls, by version; or the number of those that could not be read again."""
+        batch = abi.recording_take(self._calls.address)
+        if not batch:
+            return
+        try:
+            while route := abi.recording_route(batch):
+                version = self._calls.routes.version(route)
+                reader = self._reader(version.model.spec, version.model.version)
+                recorded = abi.RecordedCalls()
+                abi.recording_read(batch, reader.request, recorded)
+                if recorded.unread:
+                    yield int(recorded.unread)
+                if recorded.calls:
+                    yield reader.calls(version, recorded)
+        finally:
+            abi.recording_finish(batch)
+
+    def _reader(self, spec: ModelSpec, version: int) -> "_SentReader":
+        known = self._readers.get((spec.name, version))
+        if known is None or known.spec is not spec:
+            known = self._readers[spec.name, version] = _SentReader(spec)
+        return known
+
+
+class _SentReader:
+    """Reads calls of one version as they were sent."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self._native = NativeReader(spec, max_batch=2**31, as_sent=True)
+        self._inputs = SparseInputs(spec).names
+        self._numbers = frozenset(spec.sequence_numbers)
+        self._dense, self._outputs = tuple(spec.dense.inputs), spec.tower.outputs
+        self.request: int = request_create(self._native.model)
+        weakref.finalize(self, request_destroy, self.request).atexit = False
+
+    def calls(self, version: LoadedVersion, found: abi.RecordedCalls) -> RecordedCalls:
+        """The calls, with arrays of their own."""
+        count = found.calls
+        text = ctypes.string_at(found.ids, 0 if not count else _last(found.id_ends, count))
+        ends = _array(ctypes.c_int64, found.id_ends, count).tolist()
+        starts = [0, *ends[:-1]]
+        seconds = _array(ctypes.c_double, found.seconds, count * len(_SECONDS))
+        by_name = seconds.reshape(count, len(_SECONDS))
+        values = _lists(self._inputs, count, found.value_ends, ctypes.c_int64, found.values)
+        weights: dict[str, Lists] = {}
+        if found.weights:
+            weights = _lists(self._inputs, count, found.value_ends, ctypes.c_float, found.weights)
+        for name in self._numbers:
+            bits = values[name]
+            values[name] = Lists(bits.ends, bits.numbers.astype(np.uint32).view(np.float32))
+            weights.pop(name, None)
+        return RecordedCalls(
+            version,
+            [text[start:end].decode() for start, end in zip(starts, ends, strict=True)],
+            _array(ctypes.c_int64, found.samples, count).copy(),
+            [_CODES[code] for code in _array(ctypes.c_int32, found.codes, count).tolist()],
+            {name: by_name[:, at].copy() for at, name in enumerate(_SECONDS)},
+            values,
+            _lists(self._inputs, count, found.bag_ends, ctypes.c_int64, found.lengths),
+            weights,
+            _lists(self._dense, count, found.dense_ends, ctypes.c_float, found.dense),
+            dict(self.spec.dense.inputs),
+            _lists(self._outputs, count, found.score_ends, ctypes.c_float, found.scores),
+        )
+
+
+_CODES = {code.number: code.name for code in StatusCode}
+
+
+def _lists(
+    names: tuple[str, ...], calls: int, ends: int, kind: Any, numbers: int
+) -> dict[str, Lists]:
+    """Lists of each name, which lie one after another."""
+    if not names:
+        return {}
+    all_ends = _array(ctypes.c_int64, ends, len(names) * calls).reshape(len(names), calls)
+    array = _array(kind, numbers, int(all_ends[-1, -1]))
+    found, start = {}, 0
+    for name, own in zip(names, all_ends, strict=True):
+        end = int(own[-1])
+        found[name] = Lists(own - start, array[start:end].copy())
+        start = end
+    return found
+
+
+def _array(kind: Any, address: int, count: int) -> NDArray[Any]:
+    return np.frombuffer(memoryview(array_at(kind, address, count)), np.dtype(kind))
+
+
+def _last(ends: int, count: int) -> int:
+    return int(_array(ctypes.c_int64, ends, count)[-1])
