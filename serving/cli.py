@@ -35,6 +35,7 @@ COMMANDS = command_entries(
             "Show versions and labels, move labels, clean up a repository.",
         ),
         "cluster": ("groups:cluster_app", "Run shard hosts and fronts on several machines."),
+        "record": ("groups:record_app", "Show, compare and remove recorded requests."),
         "bench": ("groups:bench_app", "Measure lookups, engines and servers on this machine."),
     },
 )

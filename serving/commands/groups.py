@@ -1,4 +1,4 @@
-"""The groups of commands: `repo`, `cluster` and `bench`."""
+"""The groups of commands: `repo`, `cluster`, `record` and `bench`."""
 
 import typer
 
@@ -39,6 +39,15 @@ CLUSTER_COMMANDS = command_entries(
         "publish": ("cluster", "Publish a model in parts, which machines of Ray make."),
     },
 )
+RECORD_COMMANDS = command_entries(
+    "serving.commands",
+    "record_",
+    {
+        "show": ("record", "Show a recording: requests, samples, ids and scores by version."),
+        "compare": ("record", "Score recorded requests again, and compare the scores."),
+        "prune": ("record", "Remove files of hours that ended long ago."),
+    },
+)
 BENCH_COMMANDS = command_entries(
     "serving.commands.bench",
     "bench_",
@@ -65,4 +74,5 @@ cluster_app = _group(
     CLUSTER_COMMANDS,
     "Run shard hosts and fronts on several machines. A cluster.toml describes them.",
 )
+record_app = _group(RECORD_COMMANDS, "Show, compare and remove what servers recorded (--record).")
 bench_app = _group(BENCH_COMMANDS, "Measure lookups, engines and servers on this machine.")

@@ -1,6 +1,7 @@
 """A version that a command opens in its own process, which takes torch to import."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -8,6 +9,7 @@ from serving.commands.console import progress_bars
 from serving.commands.options.version_options import fetched_artifact, only_model
 from serving.commands.repo.arguments import named_version
 from serving.remote.prediction import Prediction
+from serving.remote.replay import ScoreRequest
 from sharded_infer.artifacts.artifact import Artifact, verify_files
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.engines.golden_check import check_golden
@@ -32,6 +34,19 @@ def golden_differences(artifact: Artifact) -> dict[str, float]:
         topology: check_golden(open_published(artifact, topology))
         for topology in artifact.manifest.plans
     }
+
+
+@contextmanager
+def local_scorer(location: str, model: str, version: str | None) -> Iterator[ScoreRequest]:
+    """Scores recorded requests with a version opened in this process; raises as `fetch`."""
+    repository = Repository(location)
+    number = None if version is None else named_version(repository, model, version)
+    with (
+        progress_bars() as progress,
+        fetched_artifact(repository, model, number, progress) as artifact,
+    ):
+        opened = open_published(artifact)
+        yield lambda request: opened.predict(request.inputs)
 
 
 def predict_here(

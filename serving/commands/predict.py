@@ -63,7 +63,7 @@ def predict_command(
         raise InputError("expected one of --repository and --address")
 
     def read(strings: Container[str]) -> Columns:
-        return read_samples(samples, tsv=tsv, strings=strings)
+        return read_samples(samples, tsv=tsv, strings=strings, model=model)
 
     if address is not None:
         caller = caller_of(credentials)

@@ -176,7 +176,7 @@ class PublishJob:
         options, spec = self.options, self.spec
         id_maps, frequencies = id_map_sources(spec, options.spec.parent), None
         if options.order_rows is OrderRows.FREQUENCY and options.samples is not None:
-            samples = read_samples(options.samples, strings=spec.string_inputs)
+            samples = read_samples(options.samples, strings=spec.string_inputs, model=spec.name)
             module = "sharded_infer.publishing.sampled_ids"
             frequencies = load_by_name(f"{module}:sampled_frequencies")(spec, samples, id_maps)
             id_maps = load_by_name(f"{module}:with_frequencies")(spec, samples, id_maps)

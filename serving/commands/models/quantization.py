@@ -135,7 +135,7 @@ def counted_statistics(
     """
     if samples is None:
         return None
-    read = read_samples(samples, strings=spec.string_inputs)
+    read = read_samples(samples, strings=spec.string_inputs, model=spec.name)
     id_maps = [table.id_map for table in spec.mapped_tables]
     if id_maps and all(one is not None and one.file is not None for one in id_maps):
         sources = id_map_sources(spec, spec_folder)

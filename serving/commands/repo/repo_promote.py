@@ -1,6 +1,5 @@
 """Promotes a version step by step, and rolls back if its figures break a bound."""
 
-import re
 from dataclasses import asdict
 from time import time
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ import typer
 
 from serving.commands.console import JsonOption, print_result
 from serving.commands.options.caller_options import CallerOptions, caller_of
+from serving.commands.options.durations import parse_seconds
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.repo.arguments import LocationArgument, ModelArgument
 from serving.commands.repo.promotion_text import promotion_text
@@ -18,16 +18,7 @@ from sharded_infer.errors import InputError
 from sharded_infer.repositories.promotion.record import Promotion
 from sharded_infer.repositories.repository import Repository
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 _DEFAULT_STEPS = ",".join(map(str, STEPS))
-
-
-def _seconds_of(text: str) -> float:
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise typer.BadParameter(f"expected a duration such as 90s, 10m or 2h, got {text!r}")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def repo_promote_command(
@@ -51,7 +42,7 @@ def repo_promote_command(
     watch: Annotated[
         float,
         typer.Option(
-            parser=_seconds_of,
+            parser=parse_seconds,
             metavar="DURATION",
             help="Time of all steps together, such as 90s, 10m or 2h.",
         ),
@@ -69,7 +60,7 @@ def repo_promote_command(
     lease: Annotated[
         float,
         typer.Option(
-            parser=_seconds_of,
+            parser=parse_seconds,
             metavar="DURATION",
             help="Without a sign of life for so long, servers give TO all requests. Longer than "
             "twice the servers' --poll-seconds.",
