@@ -7,10 +7,11 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from sharded_infer.errors import InternalError, TowerError
+from sharded_infer.errors import InternalError, SpecError, TowerError
 from sharded_infer.importing.modules.example import Example
 from sharded_infer.importing.modules.exported import source_line
 from sharded_infer.importing.modules.id_tags import Cell, IdTags
+from sharded_infer.importing.modules.keyed_bags import BAG_LENGTHS
 from sharded_infer.importing.modules.lookups import ModuleLookup, table_path
 from sharded_infer.importing.modules.placement import Block, Placement, table_key
 from sharded_infer.importing.tower_source import ProgramTower
@@ -27,6 +28,8 @@ def cut_lookups(
     """Put inputs in the lookups' places; returns the columns of leaves that the rest reads itself.
 
     True: as floating-point numbers.
+
+    Raises SpecError, naming the line, where the rest reads the lengths of bags.
     """
     graph = graph_module.graph
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
@@ -43,6 +46,7 @@ def cut_lookups(
         last = rows
     _share_size(graph_module)
     graph.eliminate_dead_code()
+    _check_lengths(graph)
     needed: dict[tuple[int, int], bool] = {}
     for node in graph.nodes:
         if node in tags.tags and any(user not in tags.tags for user in node.users):
@@ -50,6 +54,22 @@ def cut_lookups(
             for column in tags.columns(node):
                 needed[column] = needed.get(column, False) or is_float
     return needed
+
+
+def _check_lengths(graph: Graph) -> None:
+    readers = {node for node in graph.nodes if node.target is BAG_LENGTHS}
+    for node in graph.nodes if readers else ():
+        if readers & set(node.all_input_nodes):
+            readers.add(node)
+            if line := source_line(node):
+                break
+    else:
+        line = ""
+    if readers:
+        raise SpecError(
+            f"the module reads the lengths of bags of a KeyedJaggedTensor{line}: pass "
+            'histories as [B, L] tensors, lengths as dense inputs, and average by pooling "mean"'
+        )
 
 
 def _share_size(graph_module: GraphModule) -> None:

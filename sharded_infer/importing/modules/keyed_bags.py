@@ -6,7 +6,7 @@ TorchRec is not imported: its class comes with the example.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -16,6 +16,18 @@ from sharded_infer.errors import InputError
 
 # Padding behind the ids of a bag.
 NO_ID = -(2**63)
+
+
+def _bag_lengths(zeros: Tensor, length: int) -> Tensor:
+    return zeros + length
+
+
+# The lengths of full bags are constants, whose readers the graph would not show.
+_library: Final = torch.library.Library("sharded_infer", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("bag_lengths(Tensor zeros, SymInt length) -> Tensor")  # type: ignore[no-untyped-call]
+_library.impl("bag_lengths", _bag_lengths, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake("sharded_infer::bag_lengths", _bag_lengths, lib=_library)
+BAG_LENGTHS: Final = torch.ops.sharded_infer.bag_lengths.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +70,8 @@ class KeyedBags:
             lengths = torch.cat([own.sum(1) for own in used])
             return self.kind(keys, values.to(self.dtype), lengths=lengths)
         values = torch.cat([bag.reshape(-1) for bag in bags])
-        lengths = torch.cat(
-            [torch.full((samples,), bag.shape[1], dtype=torch.int64) for bag in bags]
-        )
+        zeros = torch.zeros(samples, dtype=torch.int64)
+        lengths = torch.cat([BAG_LENGTHS(zeros, bag.shape[1]) for bag in bags])
         counts = [samples * bag.shape[1] for bag in bags]
         return self.kind(
             keys,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sharded_infer import from_module, open_model, publish
-from sharded_infer.errors import GateError, InputError, SpecError
+from sharded_infer.errors import InputError, SpecError
 from tests.support.torchrec_models import DENSE_WIDTH, Batch, TorchRec, make_batch
 
 pytestmark = pytest.mark.rest
@@ -38,7 +38,12 @@ class ByName(Regrouped):
 
 class Lengths(Regrouped):
     def forward(self, dense: Tensor, features: Any) -> Tensor:
-        return super().forward(dense, features) * features["user"].lengths()
+        return super().forward(dense, features) / features["user"].lengths().clamp(min=1)
+
+
+class Offsets(Regrouped):
+    def forward(self, dense: Tensor, features: Any) -> Tensor:
+        return super().forward(dense, features) * features["user"].offsets().diff()
 
 
 def examples(rec: TorchRec) -> tuple[Batch, tuple[Tensor, Any]]:
@@ -84,9 +89,16 @@ def test_keys_are_pooled_features_of_their_tables(rec: TorchRec) -> None:
     assert "pooled: Any = self.bags(features)" in str(imported.report)
 
 
-def test_scores_by_lengths_of_bags_are_refused(rec: TorchRec, tmp_path: Path) -> None:
-    with pytest.raises(GateError, match="or reads the lengths of bags"):
-        publish(Lengths(rec).eval(), examples(rec)[1], tmp_path)
+@pytest.mark.parametrize("reading", [Lengths, Offsets])
+def test_scores_by_lengths_of_bags_are_refused_with_their_line(reading: Any, rec: TorchRec) -> None:
+    _, (dense, features) = examples(rec)
+    # Bags of one length, of which the lengths look like constants.
+    ones = torch.ones(24, dtype=torch.int64)
+    single = type(features)(keys=list(KEYS), values=ones, lengths=ones)
+    for inputs in ((dense[:4], single), (dense, features)):
+        with pytest.raises(SpecError, match=r"lengths of bags .*super\(\).forward") as caught:
+            from_module(reading(rec).eval(), inputs)
+        assert "pass histories as [B, L] tensors" in str(caught.value)
 
 
 def test_other_uses_of_jagged_ids_are_refused(rec: TorchRec) -> None:
