@@ -67,7 +67,8 @@ class Example:
                 that takes one dict, the dict), or the one argument.
             columns: names of the columns of the one `[B, F]` tensor, or of each by its name.
 
-        Raises InputError for inputs that the method does not take, or that are no tensors.
+        Raises InputError for inputs that the method does not take, that are no tensors, or whose
+        names are equal.
         """
         arguments, named = _arguments(module, inputs, method)
         pairs, structure = pytree.tree_flatten_with_path((arguments, named), is_leaf=_is_jagged)
@@ -86,6 +87,13 @@ class Example:
         if not found:
             raise InputError("example inputs: expected at least one tensor, got none")
         names = _names([steps for steps, _, _ in found])
+        if twice := repeated(names):
+            paths = [".".join(steps) for steps, _, _ in found]
+            same = [path for name, path in zip(names, paths, strict=True) if name == twice[0]]
+            raise InputError(
+                f"example inputs: {listed([repr(path) for path in same])} have one name, "
+                f"{twice[0]!r}, of letters, digits, '_' and '-': rename all but one"
+            )
         tensors = {name: tensor for name, (_, tensor, _) in zip(names, found, strict=True)}
         bagged = {name for name, (_, _, is_bag) in zip(names, found, strict=True) if is_bag}
         _check_sizes(tensors)

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from kernels.wording import listed
 from sharded_infer.errors import InputError
+from sharded_infer.repeats import repeated
 
 # Padding behind the ids of a bag.
 NO_ID = -(2**63)
@@ -42,21 +44,17 @@ class KeyedBags:
     def split(cls, value: Any) -> tuple["KeyedBags", dict[str, Tensor]]:
         """Keys, and the ids of each: int64 `[B, most ids]`, padded.
 
-        Raises InputError for weights of ids, which are not imported.
+        Raises InputError for weights of ids, which are not imported, and for values, lengths and
+        keys that do not fit each other.
         """
-        if value.weights_or_none() is not None:
-            raise InputError(
-                "example inputs: a KeyedJaggedTensor with weights, expected ids alone: describe "
-                "weighted features by a spec, with the collection as weights"
-            )
-        ids, starts = value.values().detach().cpu(), 0
-        bags = {}
-        of_keys = value.lengths().cpu().reshape(-1, value.stride())
-        for key, lengths in zip(value.keys(), of_keys, strict=True):
+        ids, all_lengths, keys = _parts(value)
+        starts, bags = 0, {}
+        of_keys = all_lengths.reshape(len(keys), -1)
+        for key, lengths in zip(keys, of_keys, strict=True):
             count = int(lengths.sum())
             bags[key] = padded_ids(ids[starts : starts + count], lengths, filling=NO_ID)
             starts += count
-        return cls(type(value), tuple(value.keys()), ids.dtype), bags
+        return cls(type(value), tuple(keys), ids.dtype), bags
 
     def joined(self, bags: Sequence[Tensor]) -> Any:
         """The `KeyedJaggedTensor` of bags as `split` gives them.
@@ -82,6 +80,34 @@ class KeyedBags:
             length_per_key=counts,
             offset_per_key=[sum(counts[:at]) for at in range(len(counts) + 1)],
         )
+
+
+def _parts(value: Any) -> tuple[Tensor, Tensor, list[str]]:
+    """Ids, lengths and keys of a `KeyedJaggedTensor`; InputError where they do not fit."""
+    if value.weights_or_none() is not None:
+        raise InputError(
+            "example inputs: a KeyedJaggedTensor with weights, expected ids alone: describe "
+            "weighted features by a spec, with the collection as weights"
+        )
+    ids, lengths, keys = value.values().detach().cpu(), value.lengths().cpu(), list(value.keys())
+    if twice := repeated(keys):
+        raise InputError(f"example inputs: a KeyedJaggedTensor with key {twice[0]!r} twice")
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise InputError(
+            f"example inputs: a KeyedJaggedTensor of keys {listed(keys)} with {ids.dtype} values, "
+            "expected int64 or int32 ids"
+        )
+    if not len(lengths) or len(lengths) != len(keys) * value.stride():
+        raise InputError(
+            f"example inputs: a KeyedJaggedTensor of {len(keys)} keys with {len(lengths)} lengths, "
+            "expected one for each key of each sample"
+        )
+    if int(lengths.min()) < 0 or int(lengths.sum()) != len(ids):
+        raise InputError(
+            f"example inputs: a KeyedJaggedTensor of keys {listed(keys)} with {len(ids)} ids, "
+            f"expected {int(lengths.sum())}, the sum of its lengths, none of them below 0"
+        )
+    return ids, lengths, keys
 
 
 def padded_ids(

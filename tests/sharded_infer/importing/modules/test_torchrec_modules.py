@@ -120,3 +120,25 @@ def test_other_uses_of_jagged_ids_are_refused(rec: TorchRec) -> None:
     )
     with pytest.raises(InputError, match="a KeyedJaggedTensor with weights, expected ids alone"):
         from_module(Regrouped(rec).eval(), (dense, weighted))
+
+
+@pytest.mark.parametrize(
+    ("keys", "ids", "lengths", "message"),
+    [
+        (["a", "b", "a"], [1] * 6, [1] * 6, "KeyedJaggedTensor with key 'a' twice"),
+        (["a b", "c", "a_b"], [1] * 6, [1] * 6, "'features.a b', 'features.a_b' have one name"),
+        (["a", "b"], [1.0] * 6, [3] * 2, "keys a, b with torch.float32 values, expected int64"),
+        (["a", "b"], [1] * 5, [1] * 5, "of 2 keys with 5 lengths, expected one for each key"),
+        (["a", "b"], [1] * 5, [3] * 2, "with 5 ids, expected 6, the sum of its lengths"),
+        (["a", "b"], [], [], "of 2 keys with 0 lengths"),
+    ],
+)
+def test_jagged_ids_that_do_not_fit_are_refused(
+    keys: list[str], ids: list[Any], lengths: list[int], message: str, rec: TorchRec
+) -> None:
+    values = torch.tensor(ids, dtype=None if ids else torch.int64)
+    features = rec.sparse.KeyedJaggedTensor(
+        keys, values, lengths=torch.tensor(lengths, dtype=torch.int64)
+    )
+    with pytest.raises(InputError, match=message):
+        from_module(Regrouped(rec).eval(), (torch.rand(2, DENSE_WIDTH), features))
