@@ -39,6 +39,10 @@ _RANDOM = {
     *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
     *("bernoulli", "normal", "multinomial", "uniform"),
 }
+_REGROUPS = (
+    "fbgemm.permute_pooled_embs.default",
+    "fbgemm.permute_multi_embedding_function.default",
+)
 _SQUEEZES = (_ATEN.squeeze.default, _ATEN.squeeze.dim, _ATEN.squeeze.dims)
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)\n\s+(.+)')
 # Files whose lines are no lines of the module's code.
@@ -208,7 +212,7 @@ def _normalise(graph: Graph, node: Node) -> None:
         node.target = _ATEN.reshape.default
     elif node.target in _FILLED:
         _fill(graph, node)
-    elif name == "fbgemm.permute_pooled_embs.default":
+    elif name in _REGROUPS:
         replace_regrouping(graph, node)
 
 

@@ -5,7 +5,7 @@ TorchRec is not imported: its class comes with the example.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import torch
@@ -134,13 +134,28 @@ def padded_ids(
 
 
 def replace_regrouping(graph: Graph, node: Node) -> None:
-    """Replace `permute_pooled_embs`, which `KeyedTensor.regroup` calls, by joined slices."""
+    """Replace what TorchRec regroups pooled embeddings by with joined slices.
+
+    `KeyedTensor.regroup` calls `permute_pooled_embs`, and `KTRegroupAsDict`
+    `permute_multi_embedding_function`.
+    """
     values: Any = node.args[0]
+    if "multi" in str(node.target):
+        rows = sorted(_constant(graph, node.args[1]), key=itemgetter(1, 3))
+        for user in list(node.users):
+            own = [(values[row[0]], row[2], row[4]) for row in rows if row[1] == user.args[1]]
+            _replace_by_slices(graph, user, [(part, at, at + size) for part, at, size in own])
+        graph.erase_node(node)
+        return
     starts, order = (_constant(graph, argument) for argument in node.args[1:3])
+    _replace_by_slices(graph, node, [(values, *starts[at : at + 2]) for at in order])
+
+
+def _replace_by_slices(graph: Graph, node: Node, slices: Sequence[tuple[Node, int, int]]) -> None:
     with graph.inserting_before(node):
         parts = [
-            graph.call_function(torch.ops.aten.slice.Tensor, (values, 1, *starts[at : at + 2]))
-            for at in order
+            graph.call_function(torch.ops.aten.slice.Tensor, (values, 1, start, end))
+            for values, start, end in slices
         ]
         joined = graph.call_function(torch.ops.aten.cat.default, (parts, 1))
     joined.meta = dict(node.meta)
@@ -148,9 +163,9 @@ def replace_regrouping(graph: Graph, node: Node) -> None:
     graph.erase_node(node)
 
 
-def _constant(graph: Graph, node: Any) -> list[int]:
+def _constant(graph: Graph, node: Any) -> list[Any]:
     """Numbers of a constant, of which exported programs make copies."""
     while node.op != "get_attr":
         node = node.args[0]
-    numbers: list[int] = attrgetter(node.target)(graph.owning_module).tolist()
+    numbers: list[Any] = attrgetter(node.target)(graph.owning_module).tolist()
     return numbers

@@ -36,6 +36,20 @@ class ByName(Regrouped):
         return self.layer(torch.cat([*(pooled[key] for key in reversed(KEYS)), dense], 1))
 
 
+class ByModule(Regrouped):
+    def __init__(self, rec: TorchRec) -> None:
+        from torchrec.modules.regroup import KTRegroupAsDict
+
+        super().__init__(rec)
+        # A key in two groups; the last has only it.
+        self.regroup = KTRegroupAsDict([["ad", "user"], KEYS[1:3], KEYS[4:], ["ad"]], list("abcd"))
+        self.layer = nn.Linear(WIDTH + 8 + DENSE_WIDTH, 1)
+
+    def forward(self, dense: Tensor, features: Any) -> Tensor:
+        groups = self.regroup([self.bags(features)])
+        return self.layer(torch.cat([*(groups[name] for name in "dcba"), dense], 1)).squeeze(1)
+
+
 class Lengths(Regrouped):
     def forward(self, dense: Tensor, features: Any) -> Tensor:
         return super().forward(dense, features) / features["user"].lengths().clamp(min=1)
@@ -51,11 +65,11 @@ def examples(rec: TorchRec) -> tuple[Batch, tuple[Tensor, Any]]:
     return batch, (batch.dense, rec.jagged(batch))
 
 
-@pytest.mark.parametrize("name", ["DLRM", "DLRM_DCN", "regrouped", "by_name"])
+@pytest.mark.parametrize("name", ["DLRM", "DLRM_DCN", "regrouped", "by_name", "by_module"])
 def test_scores_of_bags_of_any_length_are_the_modules(
     name: str, rec: TorchRec, tmp_path: Path
 ) -> None:
-    own = {"regrouped": Regrouped, "by_name": ByName}
+    own = {"regrouped": Regrouped, "by_name": ByName, "by_module": ByModule}
     module = own[name](rec).eval() if name in own else rec.model(name)
     _, inputs = examples(rec)
     published = publish(module, inputs, tmp_path)
