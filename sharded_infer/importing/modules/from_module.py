@@ -17,7 +17,12 @@ from sharded_infer.importing.modules.example import Example
 from sharded_infer.importing.modules.exported import Called, called, exported, scores_of
 from sharded_infer.importing.modules.id_tags import IdTags
 from sharded_infer.importing.modules.keyed_bags import NO_ID
-from sharded_infer.importing.modules.lookups import COMPUTED, find_lookups, table_path
+from sharded_infer.importing.modules.lookups import (
+    COMPUTED,
+    ModuleLookup,
+    find_lookups,
+    table_path,
+)
 from sharded_infer.importing.modules.placement import Placement, place
 from sharded_infer.importing.modules.report import ImportReport, report_of
 from sharded_infer.importing.modules.trained_call import TrainedCall
@@ -99,7 +104,8 @@ def from_module(
     parameters = {lookup.weight: lookup.parameter for lookup in lookups}
     needed = cut_lookups(graph_module, lookups, tags)
     placement = place(example, lookups, parameters, needed)
-    spec = _spec(name, placement, scores, user)
+    bound = max([_IMPORT_BOUND, *(_rounding(lookup) for lookup in lookups)])
+    spec = _spec(name, placement, scores, user, bound)
     tower = build_tower(graph_module, example, lookups, placement, spec)
     tensors = {
         table: parameters[path].reshape(len(parameters[path]), -1)
@@ -124,8 +130,19 @@ def from_module(
     return ImportedModule(spec, weights, tower, samples, report)
 
 
+def _rounding(lookup: ModuleLookup) -> float:
+    """How far a module's sums of half-precision rows are from sums in fp32, as a share."""
+    dtype = lookup.parameter.dtype
+    is_half = lookup.pooling is not None and dtype.itemsize < torch.float32.itemsize
+    return torch.finfo(dtype).eps if is_half else 0.0
+
+
 def _spec(
-    name: str, placement: Placement, scores: Mapping[str, Tensor], user: Sequence[str]
+    name: str,
+    placement: Placement,
+    scores: Mapping[str, Tensor],
+    user: Sequence[str],
+    bound: float,
 ) -> ModelSpec:
     inputs = {block.name: block.sequence or block.name for block in placement.blocks}
     if unknown := [chosen for chosen in user if chosen not in inputs]:
@@ -140,15 +157,15 @@ def _spec(
         dense=placement.dense,
         tower=TowerSpec(outputs=tuple(scores), user_inputs=of_user),
         sequences=dict(placement.sequences),
-        gate=_gate(scores),
+        gate=_gate(scores, bound),
     )
 
 
-def _gate(scores: Mapping[str, Tensor]) -> GateSpec:
+def _gate(scores: Mapping[str, Tensor], bound: float) -> GateSpec:
     """Bounds of a share for scores that are no probabilities."""
     others = [name for name, score in scores.items() if bool(((score < 0) | (score > 1)).any())]
     relative = {name: OutputGate(max_relative_diff=_RELATIVE_BOUND) for name in others}
-    return GateSpec(max_import_diff=_IMPORT_BOUND, outputs=relative or None)
+    return GateSpec(max_import_diff=bound, outputs=relative or None)
 
 
 def _with_drawn(trained: Called, example: Example, placement: Placement) -> list[Tensor]:

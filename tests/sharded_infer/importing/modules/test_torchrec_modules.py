@@ -50,6 +50,12 @@ class ByModule(Regrouped):
         return self.layer(torch.cat([*(groups[name] for name in "dcba"), dense], 1)).squeeze(1)
 
 
+class Half(Regrouped):
+    def __init__(self, rec: TorchRec) -> None:
+        super().__init__(rec)
+        self.bags.half()
+
+
 class Lengths(Regrouped):
     def forward(self, dense: Tensor, features: Any) -> Tensor:
         return super().forward(dense, features) / features["user"].lengths().clamp(min=1)
@@ -60,17 +66,19 @@ class Offsets(Regrouped):
         return super().forward(dense, features) * features["user"].offsets().diff()
 
 
+OWN = {"regrouped": Regrouped, "by_name": ByName, "by_module": ByModule, "half": Half}
+
+
 def examples(rec: TorchRec) -> tuple[Batch, tuple[Tensor, Any]]:
     batch = make_batch()
     return batch, (batch.dense, rec.jagged(batch))
 
 
-@pytest.mark.parametrize("name", ["DLRM", "DLRM_DCN", "regrouped", "by_name", "by_module"])
+@pytest.mark.parametrize("name", ["DLRM", "DLRM_DCN", *OWN])
 def test_scores_of_bags_of_any_length_are_the_modules(
     name: str, rec: TorchRec, tmp_path: Path
 ) -> None:
-    own = {"regrouped": Regrouped, "by_name": ByName, "by_module": ByModule}
-    module = own[name](rec).eval() if name in own else rec.model(name)
+    module = OWN[name](rec).eval() if name in OWN else rec.model(name)
     _, inputs = examples(rec)
     published = publish(module, inputs, tmp_path)
     assert "compared with the trained module" in published.compared
