@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from sharded_infer.publishing.publication import PublishedVersion
 
 Options = Mapping[str, Any]
+_JAGGED_MODULE = "torchrec.sparse.jagged_tensor"
+_STYLES = re.compile("\x1b\\[[0-9;]*m")  # of terminals
 _STATES = ("state_dict", "model_state_dict", "model")
 
 
@@ -92,8 +94,9 @@ def publish_module(
     keys = read_signing_keys(options["sign_key"] or ())
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
-    example = _loaded(chosen.example, torch)
+    # First, for it imports TorchRec, whose class an example may hold.
     module = _made(chosen.module or "", torch)
+    example = _loaded(chosen.example, torch)
     if options["weights"] is not None:
         _load_state(module, options["weights"], torch)
     columns = None if chosen.columns is None else chosen.columns.split(",")
@@ -153,11 +156,15 @@ def _made(name: str, torch: Any) -> Any:
 
 def _loaded(path: Path, torch: Any) -> Any:
     _check_file(path)
+    jagged: Any = getattr(sys.modules.get(_JAGGED_MODULE), "KeyedJaggedTensor", None)
     try:
-        return torch.load(path, weights_only=True, map_location="cpu")
+        with torch.serialization.safe_globals([] if jagged is None else [jagged]):
+            return torch.load(path, weights_only=True, map_location="cpu")
     # Unpickling may raise anything.
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        lines = _STYLES.sub("", str(error)).splitlines()
+        refused = (line.strip() for line in lines if "GLOBAL" in line)
+        reason = next(refused, lines[0] if lines else type(error).__name__)
         raise InputError(
             f"{path}: expected tensors that torch.save wrote: {reason:.300}"
         ) from error

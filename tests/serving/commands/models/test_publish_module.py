@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.servers import Command
+from tests.support.torchrec_models import torchrec
 
 SOURCE = """
 import torch
@@ -72,9 +73,41 @@ def test_a_dry_run_reports_and_publishes_nothing(sharded_infer: Command, folder:
     assert not (folder / "models").exists()
 
 
+BAGS = """
+from torch import nn
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+
+class Ranker(nn.Module):
+    def __init__(self):
+        super().__init__()
+        config = EmbeddingBagConfig(
+            name="user", num_embeddings=50, embedding_dim=8, feature_names=["user"]
+        )
+        self.bags, self.layer = EmbeddingBagCollection(tables=[config]), nn.Linear(8, 1)
+
+    def forward(self, features):
+        return self.layer(self.bags(features)["user"]).squeeze(1)
+"""
+
+
+@pytest.mark.rest
+def test_an_example_may_hold_jagged_ids_of_torchrec(sharded_infer: Command, folder: Path) -> None:
+    (folder / "my_ranker.py").write_text(BAGS)
+    with torchrec() as rec:
+        features = rec.sparse.KeyedJaggedTensor(
+            ["user"], torch.arange(9), lengths=torch.tensor([4, 0, 5])
+        )
+    torch.save({"features": features}, "rows.pt")
+    done = sharded_infer(*WORDS, "--dry-run")
+    assert "table bags_embedding_bags_user [50, 8]: user (pooled)" in done.out, done.err
+
+
 def test_what_cannot_be_loaded_is_refused_by_name(sharded_infer: Command, folder: Path) -> None:
     (folder / "other.pt").write_bytes(b"no tensors")
     torch.save({"user.weight": torch.zeros(50, 8)}, "half.pt")
+    torch.save({"user": Path("7")}, "paths.pt")
     for words, said in (
         (("--module", "my_ranker"), "expected MODULE:FUNCTION"),
         (
@@ -85,6 +118,10 @@ def test_what_cannot_be_loaded_is_refused_by_name(sharded_infer: Command, folder
         (("--module", "my_ranker:number"), "is not callable"),
         (("--module", "builtins:dict"), "expected an nn.Module, got a dict"),
         (("--example", "other.pt"), "other.pt: expected tensors that torch.save wrote"),
+        (
+            ("--example", "paths.pt"),
+            "Unsupported global: GLOBAL pathlib",
+        ),
         (("--weights", "half.pt"), "half.pt: not the weights of Ranker"),
         (("--spec", "model.toml"), "--spec and --module exclude each other"),
         (("--part", "1/2"), "--module is published whole"),
