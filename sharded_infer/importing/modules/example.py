@@ -75,14 +75,18 @@ class Example:
         parameters = list(inspect.signature(getattr(module, method)).parameters)
         values: list[Any] = []
         found: list[tuple[list[str], Tensor, bool]] = []  # path, tensor, whether it holds bags
+        counts: list[int] = []
         for path, given in pairs:
             steps = _steps(path, parameters)
             if _is_jagged(given):
-                value, bags = KeyedBags.split(given)
+                value, bags = KeyedBags.split(given, _MOST_SAMPLES)
                 found += [([*steps, key], ids, True) for key, ids in bags.items()]
+                counts += [given.stride()] * len(bags)
             else:
                 value = _tensor(given)
-                found += [(steps, value, False)] if isinstance(value, Tensor) else []
+                if isinstance(value, Tensor):
+                    found.append((steps, value, False))
+                    counts.append(len(value) if value.dim() else 0)
             values.append(value)
         if not found:
             raise InputError("example inputs: expected at least one tensor, got none")
@@ -96,7 +100,7 @@ class Example:
             )
         tensors = {name: tensor for name, (_, tensor, _) in zip(names, found, strict=True)}
         bagged = {name for name, (_, _, is_bag) in zip(names, found, strict=True) if is_bag}
-        _check_sizes(tensors)
+        _check_sizes(tensors, counts)
         of_leaf = _columns(columns, {n: t for n, t in tensors.items() if n not in bagged})
         leaves = [
             Leaf(name, _sampled(tensor), of_leaf.get(name), name in bagged)
@@ -135,13 +139,17 @@ class Example:
         return arguments, named
 
 
-def _check_sizes(tensors: Mapping[str, Tensor]) -> None:
-    first = next(iter(tensors))
-    for name, tensor in tensors.items():
-        if not tensor.numel() or not tensor.dim() or len(tensor) != len(tensors[first]):
+def _check_sizes(tensors: Mapping[str, Tensor], counts: Sequence[int]) -> None:
+    shapes = {
+        name: [count, *tensor.shape[1:]] if tensor.dim() else []
+        for (name, tensor), count in zip(tensors.items(), counts, strict=True)
+    }
+    first = next(iter(shapes))
+    for name, shape in shapes.items():
+        if not tensors[name].numel() or not shape or shape[0] != counts[0]:
             raise InputError(
                 f"example input {name!r}: expected [B, ...] of at least one number, as many as "
-                f"{first!r} has ({list(tensors[first].shape)}), got {list(tensor.shape)}"
+                f"{first!r} has ({shapes[first]}), got {shape}"
             )
 
 

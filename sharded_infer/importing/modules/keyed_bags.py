@@ -41,8 +41,8 @@ class KeyedBags:
     dtype: torch.dtype
 
     @classmethod
-    def split(cls, value: Any) -> tuple["KeyedBags", dict[str, Tensor]]:
-        """Keys, and the ids of each: int64 `[B, most ids]`, padded.
+    def split(cls, value: Any, most: int) -> tuple["KeyedBags", dict[str, Tensor]]:
+        """Keys, and the ids of each: int64 `[B, most ids]`, padded, of at most `most` samples.
 
         Raises InputError for weights of ids, which are not imported, and for values, lengths and
         keys that do not fit each other.
@@ -51,9 +51,10 @@ class KeyedBags:
         starts, bags = 0, {}
         of_keys = all_lengths.reshape(len(keys), -1)
         for key, lengths in zip(keys, of_keys, strict=True):
-            count = int(lengths.sum())
-            bags[key] = padded_ids(ids[starts : starts + count], lengths, filling=NO_ID)
-            starts += count
+            first = lengths[:most]
+            own = ids[starts : starts + int(first.sum())]
+            bags[key] = padded_ids(own, first, filling=NO_ID)
+            starts += int(lengths.sum())
         return cls(type(value), tuple(keys), ids.dtype), bags
 
     def joined(self, bags: Sequence[Tensor]) -> Any:

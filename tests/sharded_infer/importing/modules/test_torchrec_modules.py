@@ -144,6 +144,18 @@ def test_other_uses_of_jagged_ids_are_refused(rec: TorchRec) -> None:
         from_module(Regrouped(rec).eval(), (dense, weighted))
 
 
+def test_the_first_samples_of_a_long_example_are_read(rec: TorchRec) -> None:
+    lengths = torch.ones(6 * 5000, dtype=torch.int64)
+    # In memory for all samples this bag would be 4 TB.
+    lengths[4999] = 10**8
+    ids = torch.ones(1, dtype=torch.int64).expand(int(lengths.sum()))
+    features = rec.sparse.KeyedJaggedTensor(list(KEYS), ids, lengths=lengths)
+    imported = from_module(Regrouped(rec).eval(), (torch.rand(5000, DENSE_WIDTH), features))
+    assert {len(values) for values in imported.samples.values()} == {4096 + 17}
+    with pytest.raises(InputError, match=r"'user': expected .* has \(\[4999, 5\]\), got \[5000, 1"):
+        from_module(Regrouped(rec).eval(), (torch.rand(4999, DENSE_WIDTH), features))
+
+
 @pytest.mark.parametrize(
     ("keys", "ids", "lengths", "message"),
     [
