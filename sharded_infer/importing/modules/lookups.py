@@ -20,6 +20,10 @@ _BAG = (
 )
 # Parameters that are no larger may stay in the tower, whatever their indices are.
 _MOST_TOWER_ROWS = 2**16
+_BAGS_TAKEN = (
+    "; bags are [B, L], without weights and offsets, or keys of a KeyedJaggedTensor in its own "
+    "order, neither permuted nor weighted"
+)
 COMPUTED = "ids that the module computes"
 
 
@@ -106,7 +110,7 @@ def find_lookups(
                 f"table {table_path(path)!r} [{rows}, {dim}]: its ids are computed from the inputs "
                 f"by more than casts, slices and arithmetic by constants{line}; compute them "
                 "before the module is called, or pass them as an input"
-                + ("" if pooling is None else "; bags are [B, L], without weights and offsets")
+                + ("" if pooling is None else _BAGS_TAKEN)
             )
         left.append(TowerLookup(table_path(path), rows, dim, COMPUTED, line))
     return cut, left

@@ -264,7 +264,8 @@ def _unpooled(
     lines = [
         source_line(lookup.node)
         for lookup in lookups
-        if lookup.pooling is None and columns & {(cell.leaf, cell.column) for cell in lookup.cells}
+        if lookup.pooling not in ("sum", "mean")
+        and columns & {(cell.leaf, cell.column) for cell in lookup.cells}
     ]
     return SpecError(
         f"key {name!r} of a KeyedJaggedTensor is read by more than sums and means of its bags"

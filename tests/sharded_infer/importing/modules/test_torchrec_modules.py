@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sharded_infer import from_module, open_model, publish
-from sharded_infer.errors import InputError, SpecError
+from sharded_infer.errors import InputError, SpecError, TowerError
 from tests.support.torchrec_models import DENSE_WIDTH, Batch, TorchRec, make_batch
 
 pytestmark = pytest.mark.rest
@@ -134,6 +135,24 @@ def test_other_uses_of_jagged_ids_are_refused(rec: TorchRec) -> None:
     single = type(features)(keys=list(batch.features), values=ones, lengths=ones)
     with pytest.raises(SpecError, match="key 'user' of a KeyedJaggedTensor is read by more than"):
         from_module(Values(rec).eval(), (dense[:4], single))
+
+    class Largest(Regrouped):
+        def forward(self, dense: Tensor, features: Any) -> Tensor:
+            ads = features["ad"]
+            rows = functional.embedding_bag(
+                ads.values(), self.layer.weight.T.contiguous(), ads.offsets()[:-1], mode="max"
+            )
+            return super().forward(dense, features) + rows[:, 0]
+
+    with pytest.raises(SpecError, match=r"key 'ad' .* is read by more .*functional.embedding_bag"):
+        from_module(Largest(rec).eval(), (dense, features))
+
+    class Permuted(Regrouped):
+        def forward(self, dense: Tensor, features: Any) -> Tensor:
+            return super().forward(dense, features.permute([1, 0, 2, 3, 4, 5]))
+
+    with pytest.raises(TowerError, match="KeyedJaggedTensor in its own order, neither permuted"):
+        from_module(Permuted(rec).eval(), (dense, features))
     weighted = type(features)(
         keys=list(batch.features),
         values=batch.values,
