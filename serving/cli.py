@@ -35,7 +35,10 @@ COMMANDS = command_entries(
             "Show versions and labels, move labels, clean up a repository.",
         ),
         "cluster": ("groups:cluster_app", "Run shard hosts and fronts on several machines."),
-        "record": ("groups:record_app", "Show, compare and remove recorded requests."),
+        "record": (
+            "groups:record_app",
+            "Show, compare and remove what servers recorded.",
+        ),
         "bench": ("groups:bench_app", "Measure lookups, engines and servers on this machine."),
     },
 )

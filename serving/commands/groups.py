@@ -74,5 +74,7 @@ cluster_app = _group(
     CLUSTER_COMMANDS,
     "Run shard hosts and fronts on several machines. A cluster.toml describes them.",
 )
-record_app = _group(RECORD_COMMANDS, "Show, compare and remove what servers recorded (--record).")
+record_app = _group(
+    RECORD_COMMANDS, "Show, compare and remove what servers recorded. `serve --record` records."
+)
 bench_app = _group(BENCH_COMMANDS, "Measure lookups, engines and servers on this machine.")

@@ -22,11 +22,17 @@ from serving.commands.options.version_options import ModelOption
 from serving.commands.repo.arguments import DryRunOption
 from serving.remote.replay import ScoreRequest, remote_scorer
 from sharded_infer.errors import InputError
-from sharded_infer.samples.record import RecordedRequest, record_files, recorded_requests
+from sharded_infer.samples.record import (
+    RecordedRequest,
+    listed_files,
+    record_files,
+    recorded_requests,
+)
 
 RecordArgument = Annotated[
     Path, typer.Argument(metavar="RECORD", help="Folder that a server recorded in (--record).")
 ]
+_LONGEST = 1e9  # seconds
 Scores = dict[str, NDArray[np.float32]]
 
 
@@ -90,8 +96,9 @@ def record_prune_command(
     as_json: JsonOption = False,
 ) -> None:
     """Remove files of hours that ended long ago."""
-    limit = datetime.now(UTC) - timedelta(seconds=parse_seconds(older_than), hours=1)
-    old = [file for file in record_files(record, model) if file.hour < limit]
+    age = timedelta(seconds=min(parse_seconds(older_than), _LONGEST), hours=1)
+    limit = datetime.now(UTC) - age
+    old = [file for file in listed_files(record, model) if file.hour < limit]
     size = 0
     for file in old:
         size += file.path.stat().st_size

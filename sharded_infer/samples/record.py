@@ -62,13 +62,13 @@ def is_record(path: Path) -> bool:
     return path.is_dir() and any(path.glob("model=*/version=*"))
 
 
-def record_files(
-    record: Path, model: str | None = None, version: int | None = None
-) -> list[RecordFile]:
+def listed_files(record: Path, model: str | None = None) -> list[RecordFile]:
     """Files of a recording, by model, version and time.
 
-    Raises InputError if there are none, or if there are several models and none is named.
+    Raises InputError for no folder, or if there are several models and none is named.
     """
+    if not record.is_dir():
+        raise InputError(f"{record}: expected a folder that a server recorded in")
     files = [
         RecordFile(path, unquote(model_of), int(version_of), _hour(hour))
         for path in sorted(record.glob("model=*/version=*/hour=*/*.parquet"))
@@ -78,14 +78,16 @@ def record_files(
     models = sorted({file.model for file in files})
     if model is None and len(models) > 1:
         raise InputError(f"{record}: a recording of {listed(models)}: name one of these models")
-    found = [
-        file for file in files if model in (None, file.model) and version in (None, file.version)
-    ]
-    if not found:
+    return [file for file in files if model in (None, file.model)]
+
+
+def record_files(record: Path, model: str | None = None) -> list[RecordFile]:
+    """As `listed_files`, and at least one; else InputError."""
+    files = listed_files(record, model)
+    if not files:
         of = f" of model {model!r}" if model is not None else ""
-        of += f" version {version}" if version is not None else ""
         raise InputError(f"{record}: no recorded requests{of}")
-    return found
+    return files
 
 
 def recorded_requests(files: Sequence[RecordFile]) -> Iterator[RecordedRequest]:

@@ -94,9 +94,16 @@ def publish_module(
     keys = read_signing_keys(options["sign_key"] or ())
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(1)
-    # First, for it imports TorchRec, whose class an example may hold.
+    example = None
+    try:
+        example = _loaded(chosen.example, torch)
+    except InputError as error:
+        if _JAGGED_MODULE not in str(error):
+            raise
+    # It imports TorchRec, whose class the example may hold.
     module = _made(chosen.module or "", torch)
-    example = _loaded(chosen.example, torch)
+    if example is None:
+        example = _loaded(chosen.example, torch)
     if options["weights"] is not None:
         _load_state(module, options["weights"], torch)
     columns = None if chosen.columns is None else chosen.columns.split(",")

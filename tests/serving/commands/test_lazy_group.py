@@ -111,7 +111,7 @@ def test_every_command_of_a_group_can_be_called_and_a_typo_is_told(sharded_infer
     done = sharded_infer("repo", "lst")
     assert done.code == 2 and "Did you mean 'list'?" in done.err
     done = sharded_infer("serve", "--repositry", "models")
-    assert done.code == 2 and "(Possible options: --memory, --repository)" in done.err
+    assert done.code == 2 and "(Possible options: --memory, --record, --repository)" in done.err
     done = sharded_infer("repo", "list", "--memory")
     assert done.code == 2 and "No such option: --memory\n" in done.err
 

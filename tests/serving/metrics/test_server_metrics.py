@@ -21,6 +21,7 @@ from serving.metrics.families.server_families import (
     GRPC_DROPS,
     HTTP_DROPS,
     PAGE_FAMILIES,
+    RECORD_OUTCOMES,
     SERVER_FAMILIES,
     WORKER_CPU_SECONDS,
     WORKER_HUGE_PAGE_BYTES,
@@ -105,6 +106,9 @@ def test_every_family_is_on_the_page_before_anything_is_counted() -> None:
     of_worker = ("requests_total", "cpu_seconds_total", "resident_bytes", "huge_page_bytes")
     assert page == {
         **{(f"sharded_infer_{n}", ()): 0 for n in (*single, "slots", "worker_restarts_total")},
+        **{
+            ("sharded_infer_recorded_requests_total", (("outcome", o),)): 0 for o in RECORD_OUTCOMES
+        },
         **{("sharded_infer_http_dropped_total", (("reason", r),)): 0 for r in HTTP_DROPS},
         **{("sharded_infer_grpc_dropped_total", (("reason", r),)): 0 for r in GRPC_DROPS},
         **{(f"sharded_infer_worker_{n}", (("worker", "0"),)): 0 for n in of_worker},
