@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -137,12 +136,21 @@ def record_compare_command(
     """
     if (repository is None) == (address is None):
         raise InputError("expected one of --repository and --address")
-    files = record_files(record, model)
     found: dict[int, _Differences] = defaultdict(_Differences)
-    with _scorer(repository, address, files[0].model, version, credentials) as score:
-        for request in recorded_requests(files):
+
+    def compare(score: ScoreRequest) -> None:
+        for request in recorded_requests(record_files(record, model)):
             if request.status == "OK":
                 found[request.version].add(request, score(request), bound)
+
+    if address is not None:
+        with remote_scorer(address, version, caller=caller_of(credentials)) as remote:
+            compare(remote)
+    else:
+        name = record_files(record, model)[0].model
+        scorer: Callable[..., Any] = load_by_name("serving.commands.opened_version:local_scorer")
+        with scorer(repository, name, version) as local:
+            compare(local)
     fields = {str(number): differences.fields() for number, differences in sorted(found.items())}
     lines = [
         f"recorded by version {number}: {counted(own['requests'], 'request')}, "
@@ -156,23 +164,6 @@ def record_compare_command(
 
 
 declare_fields(record_compare_command, CallerOptions)
-
-
-@contextmanager
-def _scorer(
-    repository: str | None,
-    address: str | None,
-    model: str,
-    version: str | None,
-    credentials: dict[str, Any],
-) -> Iterator[ScoreRequest]:
-    if address is not None:
-        with remote_scorer(address, model, version, caller=caller_of(credentials)) as remote:
-            yield remote
-        return
-    local: Callable[..., Any] = load_by_name("serving.commands.opened_version:local_scorer")
-    with local(repository or ".", model, version) as score:
-        yield score
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ ScoreRequest = Callable[[RecordedRequest], dict[str, NDArray[np.float32]]]
 
 @contextmanager
 def remote_scorer(
-    address: str, model: str, version: str | None, *, caller: Caller = ANONYMOUS
+    address: str, version: str | None, *, caller: Caller = ANONYMOUS
 ) -> Iterator[ScoreRequest]:
     """Scores requests on a server, one at a time.
 
@@ -29,7 +29,7 @@ def remote_scorer(
         def score(request: RecordedRequest) -> dict[str, NDArray[np.float32]]:
             try:
                 result = client.infer(
-                    model,
+                    request.model,
                     triton_inputs(request.inputs),
                     version or "",
                     request_id=request.request_id,

@@ -49,6 +49,7 @@ class RecordedRequest:
     """
 
     request_id: str
+    model: str
     version: int
     samples: int
     status: str
@@ -100,6 +101,7 @@ def recorded_requests(files: Sequence[RecordFile]) -> Iterator[RecordedRequest]:
             samples = int(columns["samples"][row])
             yield RecordedRequest(
                 columns["request_id"][row],
+                file.model,
                 file.version,
                 samples,
                 columns["status"][row],

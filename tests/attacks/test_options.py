@@ -212,7 +212,7 @@ def _needs(files: Files) -> dict[str, dict[str, str]]:
         "predict": {"1": str(files.folder / "samples.json"), "--address": nobody},
         "publish": {**model, "-r": repository},
         "quantize": model,
-        "record compare": {"--address": nobody},
+        "record compare": {"1": published, "--address": nobody},
         "record prune": {"--older-than": "1d"},
         "record show": {},
         "repo compact": {"1": published, "2": "small"},
@@ -276,6 +276,8 @@ def test_a_file_that_is_read_and_is_none_is_refused(
             continue
         if option.name == "--follow" and kind in ("folder", "empty"):
             continue  # folders, which it follows
+        if str(option) == "record prune record" and kind in ("folder", "empty"):
+            continue  # of which nothing is removed
         try:
             with _in_time():
                 done = sharded_infer(*_line_of(option, files), path)
