@@ -193,8 +193,9 @@ std::unique_ptr<RecordedBatch> Recording::take() {
   auto batch = std::make_unique<RecordedBatch>();
   batch->calls.swap(waiting_);
   bytes_ = 0;
-  std::stable_sort(batch->calls.begin(), batch->calls.end(),
-                   [](const auto& one, const auto& other) { return one.route < other.route; });
+  std::sort(batch->calls.begin(), batch->calls.end(), [](const auto& one, const auto& other) {
+    return one.route != other.route ? one.route < other.route : one.seconds[0] < other.seconds[0];
+  });
   return batch;
 }
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
+
 from serving.config.server_config import ServerConfig
 from serving.inference.predict_calls import PredictCalls
 from serving.recording.record_files import RecordFiles, destination_of
@@ -106,7 +108,10 @@ class Recorder:
 def arrow_modules() -> tuple[Any, Any]:
     """`pyarrow` and `pyarrow.parquet`; InputError if they are not installed."""
     try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+        arrow = importlib.import_module("pyarrow")
+        # Its first conversion imports pandas, which takes a second of requests' time later.
+        arrow.array(np.zeros(1)).dictionary_encode()
+        return arrow, importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise InputError("record: needs pyarrow: pip install 'sharded-infer[parquet]'") from error
 
