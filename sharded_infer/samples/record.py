@@ -136,6 +136,13 @@ def recorded_samples(record: Path, model: str | None = None) -> Columns:
             columns.setdefault(name, [None] * count).extend(cells)
         for cells in columns.values():
             cells += [None] * (count + request.samples - len(cells))
+    for name, cells in columns.items():
+        if name.endswith(_WEIGHTS):
+            owners = columns[name.removesuffix(_WEIGHTS)]
+            columns[name] = [
+                [1.0] * len(ids or ()) if weights is None else weights
+                for weights, ids in zip(cells, owners, strict=True)
+            ]
     return columns_of(columns)
 
 
@@ -199,6 +206,10 @@ def _inputs(columns: dict[str, Any], row: int, widths: dict[str, int]) -> dict[s
             continue
         name = column.removeprefix(_INPUT)
         width = widths.get(name)
+        owner = column.removesuffix(_WEIGHTS)
+        # Without weights all are 1.
+        if owner != column and len(cells[row]) != len(columns[owner][row]):
+            continue
         found[name] = cells[row] if width is None else cells[row].reshape(-1, width)
     return found
 

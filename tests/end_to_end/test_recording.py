@@ -18,7 +18,9 @@ from sharded_infer.client import Client
 from sharded_infer.errors import InputError
 from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.record import RecordedRequest, record_files, recorded_requests
-from tests.support.servers import RunningServer, run, running_server
+from tests.support.servers import Ranker as Served
+from tests.support.servers import RunningServer, good_inputs, run, running_server
+from tests.support.traffic import client_of, triton_inputs
 
 pytestmark = pytest.mark.rest
 pytest.importorskip("pyarrow")
@@ -134,6 +136,29 @@ def test_requests_are_recorded_as_sent_and_score_the_same_bits_again(
     np.testing.assert_allclose(np.sort(scores), expected, atol=1e-6)
     done = run("record", "prune", folder, "--older-than", "1d", "--json")
     assert json.loads(done.stdout)["files"] == 0
+
+
+def test_weights_are_recorded_beside_requests_without(ranker: Served, tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    with (
+        running_server(ranker.repository, tmp_path / "log", "--record", folder, *EVERY) as server,
+        client_of(server) as client,
+    ):
+        for number in range(8):
+            inputs = good_inputs(1 + number % 3, number)
+            if number % 2:
+                del inputs["category.weights"]
+            client.infer(ranker.model.name, triton_inputs(inputs), request_id=str(number))
+    found = {one.request_id: one.inputs for one in recorded_requests(record_files(folder))}
+    # Those without may have ones.
+    weighted = {
+        n for n, one in found.items() if (one.get("category.weights", np.ones(1)) != 1).any()
+    }
+    assert len(found) == 8 and weighted == {"0", "2", "4", "6"}
+    done = run("record", "compare", folder, "-r", ranker.repository, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["1"]["largest"] == 0.0
+    weights = read_samples(folder).values["category.weights"]
+    assert len(weights) == sum(1 + number % 3 for number in range(8))
 
 
 def test_a_share_of_users_is_recorded_without_their_ids(repository: Path, tmp_path: Path) -> None:
