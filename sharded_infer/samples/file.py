@@ -1,14 +1,13 @@
 """Files of samples, by their suffixes."""
 
-import importlib
 import sys
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
 
 from sharded_infer.errors import InputError, ShardedInferError
-from sharded_infer.files.regular_file import open_regular, read_regular
+from sharded_infer.files.regular_file import read_regular
 from sharded_infer.inputs.columns import Columns, columns_of
+from sharded_infer.samples.parquet import read_parquet
 from sharded_infer.samples.record import is_record, recorded_samples
 from sharded_infer.samples.text import read_csv, read_json, read_tsv
 
@@ -55,22 +54,7 @@ def _read(path: Path) -> str:
 
 
 def _read_parquet(path: Path) -> Columns:
-    try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise InputError(
-            f"{path}: Parquet needs pyarrow: pip install 'sharded-infer[parquet]'"
-        ) from error
-    try:
-        # One file, not a folder's data set: `partitioning` would add columns from its path.
-        open_regular(path, follow=True).close()
-        with parquet.ParquetFile(path) as file:
-            table = file.read()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except Exception as error:
-        # pyarrow's own errors derive from ValueError, KeyError and others.
-        raise InputError(f"{path}: not Parquet: {error!s:.200}") from error
+    table = read_parquet(path)
     try:
         return columns_of(table)
     except ShardedInferError as error:

@@ -3,7 +3,6 @@
 `serving/recording/record_table.py` has the columns.
 """
 
-import importlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from kernels.wording import listed
 from sharded_infer.errors import InputError
 from sharded_infer.inputs.columns import Columns, columns_of
+from sharded_infer.samples.parquet import read_parquet
 
 # Key of the schema's metadata: JSON, numbers in a row of each dense input.
 WIDTHS = b"sharded_infer.widths"
@@ -83,7 +83,7 @@ def listed_files(record: Path, model: str | None = None) -> list[RecordFile]:
 
 
 def record_files(record: Path, model: str | None = None) -> list[RecordFile]:
-    """As `listed_files`, and at least one; else InputError."""
+    """Files of a recording; InputError as `listed_files`, and if there are none."""
     files = listed_files(record, model)
     if not files:
         of = f" of model {model!r}" if model is not None else ""
@@ -94,7 +94,7 @@ def record_files(record: Path, model: str | None = None) -> list[RecordFile]:
 def recorded_requests(files: Sequence[RecordFile]) -> Iterator[RecordedRequest]:
     """Requests of some files; InputError if pyarrow is missing or a file is unreadable."""
     for file in files:
-        table = read_table(file.path)
+        table = read_parquet(file.path)
         widths = json.loads((table.schema.metadata or {}).get(WIDTHS, b"{}"))
         columns = {name: _cells(table, name) for name in table.column_names}
         for row in range(table.num_rows):
@@ -166,22 +166,6 @@ def sample_cells(request: RecordedRequest) -> dict[str, list[Any]]:
     return cells
 
 
-def read_table(path: Path) -> Any:
-    """A file as a table of pyarrow; InputError if that is missing, or the file unreadable."""
-    try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise InputError(
-            f"{path}: Parquet needs pyarrow: pip install 'sharded-infer[parquet]'"
-        ) from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            return file.read()
-    # pyarrow's own errors derive from ValueError, KeyError and others.
-    except Exception as error:
-        raise InputError(f"{path}: not Parquet: {error!s:.200}") from error
-
-
 def _parts(path: Path) -> tuple[str, str, str]:
     model, version, hour = (part.partition("=")[2] for part in path.parent.parts[-3:])
     return model, version, hour
@@ -191,7 +175,7 @@ def _cells(table: Any, name: str) -> Any:
     """A column's values by row: arrays of lists, numbers or texts."""
     column = table.column(name).combine_chunks()
     if name == "time":
-        return [one.timestamp() for one in column.to_pylist()]
+        return [time.timestamp() for time in column.to_pylist()]
     if not name.startswith((_INPUT, _OUTPUT)):
         return column.to_pylist()
     offsets = column.offsets.to_numpy()
