@@ -31,18 +31,14 @@ struct RecordedCalls {
   const float* scores;
 };
 
-struct RecordingState {
-  std::int64_t waiting_bytes;
-  std::int64_t dropped;  // calls, so far
-};
-
 extern "C" {
 
 // Records calls whose routing key, id or chance is at most `bound`, of 2^64, while less than
 // `most_bytes` wait.
 EXPORTED_KEEPING_GIL void sharded_infer_recording_set(Calls* calls, std::uint64_t bound,
                                                       std::int64_t most_bytes);
-EXPORTED_KEEPING_GIL void sharded_infer_recording_state(const Calls* calls, RecordingState* state);
+// Calls that were dropped so far, because too many bytes waited.
+EXPORTED_KEEPING_GIL std::int64_t sharded_infer_recording_dropped(const Calls* calls);
 
 // Takes the waiting calls; null: none waits. `finish` frees them, and lets go of their routes.
 EXPORTED_KEEPING_GIL RecordedBatch* sharded_infer_recording_take(Calls* calls);

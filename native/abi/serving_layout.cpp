@@ -414,7 +414,7 @@ const std::int64_t sharded_infer_layout_of_reader[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_recording[];
 const std::int64_t sharded_infer_layout_of_recording[] = {
-    23, 0xC75EFD52,
+    19, 0x97B82382,
     0x2AB0D505, sizeof(sharded_infer::call::RecordedCalls),
     offsetof(sharded_infer::call::RecordedCalls, calls),
     offsetof(sharded_infer::call::RecordedCalls, unread),
@@ -432,9 +432,6 @@ const std::int64_t sharded_infer_layout_of_recording[] = {
     offsetof(sharded_infer::call::RecordedCalls, dense),
     offsetof(sharded_infer::call::RecordedCalls, score_ends),
     offsetof(sharded_infer::call::RecordedCalls, scores),
-    0x4E6B7B5F, sizeof(sharded_infer::call::RecordingState),
-    offsetof(sharded_infer::call::RecordingState, waiting_bytes),
-    offsetof(sharded_infer::call::RecordingState, dropped),
 };
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_scheduler[];

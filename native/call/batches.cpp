@@ -1,6 +1,4 @@
 // See calls.h: batches, from the scheduler's decision to the answers.
-#include <time.h>
-
 #include <algorithm>
 
 #include "base/clock.h"
@@ -10,17 +8,7 @@
 namespace sharded_infer::call {
 namespace {
 
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
-}
-
-double wall_clock() {
-  timespec time{};
-  clock_gettime(CLOCK_REALTIME, &time);
-  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
-}
+double thread_seconds() { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
 
 std::int64_t sum(const std::int64_t* numbers, std::int64_t count) {
   std::int64_t total = 0;
@@ -282,7 +270,8 @@ double Calls::fail(Batch& batch, std::int32_t code, std::string_view words) {
   for (Call* call : batch.calls) {
     seconds += now - call->request.arrived;
     if (!call->recorded.empty()) {
-      const double own[] = {wall_clock(), call->decoded - call->request.arrived, 0.0, 0.0, 0.0};
+      const double own[] = {clock_seconds(CLOCK_REALTIME), call->decoded - call->request.arrived,
+                            0.0, 0.0, 0.0};
       recording_.add(*call, code, own, nullptr, 0);
     }
     // Clients of cancelled calls have gone.

@@ -100,8 +100,8 @@ void sharded_infer_recording_set(Calls* calls, std::uint64_t bound, std::int64_t
   calls->recording().set(bound, most_bytes);
 }
 
-void sharded_infer_recording_state(const Calls* calls, RecordingState* state) {
-  *state = {calls->recording().waiting_bytes(), calls->recording().dropped()};
+std::int64_t sharded_infer_recording_dropped(const Calls* calls) {
+  return calls->recording().dropped();
 }
 
 RecordedBatch* sharded_infer_recording_take(Calls* calls) {

@@ -106,4 +106,27 @@ bool read_message(Form form, const transport::Event& event, Message& message,
   return true;
 }
 
+bool read_inputs(const Message& message, const JsonTensors& tensors, Request& decoding,
+                 Call& call) {
+  const std::vector<NamedTensor>& named = tensors.tensors();
+  bool is_read =
+      message.form == kJson && message.json_bytes == 0
+          ? decoding.scan_tensors(named.data(), std::int64_t(named.size()), tensors.spans().data())
+      : message.form == kJson    ? decoding.scan_body(message.bytes, message.json_bytes)
+      : message.form == kPredict ? decoding.scan_predict(message.bytes)
+                                 : decoding.scan(message.bytes);
+  if (is_read) {
+    call.reserve(decoding.layout.words);
+    is_read = decoding.fill(call.words.get());
+  }
+  decoding.trim();
+  if (!is_read) return false;
+  const Model& model = *decoding.model;
+  call.layout = decoding.layout;
+  call.own.assign(decoding.own, decoding.own + model.features);
+  call.dense_at.assign(decoding.dense_at, decoding.dense_at + model.dense);
+  call.dense_rows.assign(decoding.dense_rows, decoding.dense_rows + model.dense);
+  return true;
+}
+
 }  // namespace sharded_infer::call

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "abi/calls.h"
+#include "call.h"
 #include "reader/json_tensors.h"
 #include "transport/settings.h"
 
@@ -21,5 +22,8 @@ struct Message {
 // head of HTTP has a plain path, no compressed body and no weights of encodings. Tensors in JSON go
 // to `tensors`.
 bool read_message(Form form, const transport::Event& event, Message& message, JsonTensors& tensors);
+
+// Reads the inputs of a message, or the `tensors` of one that is JSON alone, into a call.
+bool read_inputs(const Message& message, const JsonTensors& tensors, Request& decoding, Call& call);
 
 }  // namespace sharded_infer::call

@@ -16,31 +16,16 @@ constexpr std::int64_t kMostReadBytes = 4 << 20;  // of messages whose inputs ar
 
 // Decodes a message by the model of the request; its inputs go to `call`.
 bool read_again(const RecordedCall& recorded, Request& request, JsonTensors& tensors, Call& call) {
-  const Bytes message{reinterpret_cast<const std::uint8_t*>(recorded.message.data()),
-                      std::int64_t(recorded.message.size())};
-  JsonHeader header;
-  bool is_read = false;
-  if (recorded.form == kJson && recorded.json_bytes == 0) {
-    clear(header);
-    is_read = tensors.read(message, header) &&
-              request.scan_tensors(tensors.tensors().data(), std::int64_t(tensors.tensors().size()),
-                                   tensors.spans().data());
-  } else if (recorded.form == kJson) {
-    is_read = request.scan_body(message, recorded.json_bytes);
-  } else {
-    is_read = recorded.form == kPredict ? request.scan_predict(message) : request.scan(message);
+  Message message;
+  message.form = recorded.form;
+  message.bytes = {reinterpret_cast<const std::uint8_t*>(recorded.message.data()),
+                   std::int64_t(recorded.message.size())};
+  message.json_bytes = recorded.json_bytes;
+  if (message.form == kJson && message.json_bytes == 0) {
+    clear(message.header);
+    if (!tensors.read(message.bytes, message.header)) return false;
   }
-  if (is_read) {
-    call.reserve(request.layout.words);
-    is_read = request.fill(call.words.get());
-  }
-  request.trim();
-  if (!is_read) return false;
-  call.layout = request.layout;
-  call.own.assign(request.own, request.own + request.model->features);
-  call.dense_at.assign(request.dense_at, request.dense_at + request.model->dense);
-  call.dense_rows.assign(request.dense_rows, request.dense_rows + request.model->dense);
-  return true;
+  return read_inputs(message, tensors, request, call);
 }
 
 void clear(RecordedBatch& batch) {

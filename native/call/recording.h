@@ -61,7 +61,6 @@ class Recording {
            std::int64_t first);
   std::unique_ptr<RecordedBatch> take();
 
-  std::int64_t waiting_bytes() const { return bytes_; }
   std::int64_t dropped() const { return dropped_; }
 
  private:

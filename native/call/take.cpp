@@ -227,25 +227,9 @@ Calls::Chosen Calls::choose_route(std::uint64_t chance, const Message& message) 
 
 bool Calls::decode(const Message& message, Route& route, Call& call) {
   Request& decoding = route.decoding;
-  const std::vector<NamedTensor>& tensors = tensors_.tensors();
   decoding.regions = &regions_;
-  bool is_read = message.form == kJson && message.json_bytes == 0
-                     ? decoding.scan_tensors(tensors.data(), std::int64_t(tensors.size()),
-                                             tensors_.spans().data())
-                 : message.form == kJson    ? decoding.scan_body(message.bytes, message.json_bytes)
-                 : message.form == kPredict ? decoding.scan_predict(message.bytes)
-                                            : decoding.scan(message.bytes);
-  if (is_read) {
-    call.reserve(decoding.layout.words);
-    is_read = decoding.fill(call.words.get());
-  }
-  decoding.trim();
-  if (!is_read) return false;
+  if (!read_inputs(message, tensors_, decoding, call)) return false;
   const Model& model = route.model();
-  call.layout = decoding.layout;
-  call.own.assign(decoding.own, decoding.own + model.features);
-  call.dense_at.assign(decoding.dense_at, decoding.dense_at + model.dense);
-  call.dense_rows.assign(decoding.dense_rows, decoding.dense_rows + model.dense);
   if (route.refuses_non_finite && !is_finite(call, model)) return false;
   call.request.size_bytes += decoding.shared_bytes;
   call.reports_unknown = message.header.header.reports_unknown != 0;

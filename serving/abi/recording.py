@@ -27,16 +27,8 @@ class RecordedCalls(ctypes.Structure):
     )
 
 
-class RecordingState(ctypes.Structure):
-    _fields_ = (
-        ("waiting_bytes", ctypes.c_int64),
-        ("dropped", ctypes.c_int64),
-    )
-
-
-check_layout(LIBRARY, "recording", 0xC75EFD52, {
+check_layout(LIBRARY, "recording", 0x97B82382, {
     RecordedCalls: 0x2AB0D505,
-    RecordingState: 0x4E6B7B5F,
 })
 recording_set = function_of(
     KEEPING_GIL,
@@ -46,12 +38,11 @@ recording_set = function_of(
     ctypes.c_uint64,
     ctypes.c_int64,
 )
-recording_state = function_of(
+recording_dropped = function_of(
     KEEPING_GIL,
-    "sharded_infer_recording_state",
-    None,
+    "sharded_infer_recording_dropped",
+    ctypes.c_int64,
     ctypes.c_void_p,
-    ctypes.POINTER(RecordingState),
 )
 recording_take = function_of(
     KEEPING_GIL,

@@ -12,11 +12,13 @@ import numpy as np
 
 from serving.config.server_config import ServerConfig
 from serving.inference.predict_calls import PredictCalls
+from serving.metrics.families.server_families import RECORD_OUTCOMES
 from serving.recording.record_files import RecordFiles, destination_of
 from serving.recording.record_table import keyed_hash, record_table
 from serving.recording.waiting_calls import WaitingCalls
 from sharded_infer.errors import InputError
 from sharded_infer.files.regular_file import read_regular
+from sharded_infer.samples.parquet import parquet_module
 
 _log = logging.getLogger("sharded_infer")
 # Of messages and scores in compiled code.
@@ -24,7 +26,7 @@ MOST_WAITING_BYTES = 32 * 2**20
 _MOST_TABLE_BYTES = 64 * 2**20
 _SECONDS = 0.5  # between two looks at what waits
 _LEAST_KEY, _MOST_KEY = 16, 64  # bytes
-WRITTEN, FULL, UNUSUAL, FAILED = OUTCOMES = ("written", "full", "unusual", "failed")
+WRITTEN, FULL, UNUSUAL, FAILED = RECORD_OUTCOMES
 
 
 class Recorder:
@@ -36,22 +38,22 @@ class Recorder:
         """Chooses calls from now on; `start` writes them.
 
         Args:
-            count: takes one of `OUTCOMES`, and a number of requests.
+            count: takes one of `RECORD_OUTCOMES`, and a number of requests.
 
         Raises InputError without pyarrow, for an unreadable key, or for a folder that cannot be
         created.
         """
-        self._arrow, self._parquet = arrow_modules()
+        self._arrow, parquet = _arrow_modules()
         self._without = frozenset(config.record_without)
         self._hashed = dict.fromkeys(config.record_hash, keyed_hash(_key(config)))
         try:
             destination = destination_of(config.record or "")
         except OSError as error:
             raise InputError(f"record: {config.record}: {error.strerror}") from error
-        self._files = RecordFiles(destination, self._arrow, self._parquet)
+        self._files = RecordFiles(destination, self._arrow, parquet)
         self._calls = WaitingCalls(calls, config.record_share, MOST_WAITING_BYTES)
         self._count = count
-        self._counted = dict.fromkeys(OUTCOMES, 0)
+        self._counted = dict.fromkeys(RECORD_OUTCOMES, 0)
         self._unread = self._beyond = 0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -92,10 +94,9 @@ class Recorder:
         self._files.write_full(monotonic())
 
     def _report(self) -> None:
-        _, dropped = self._calls.state
         totals = {
             WRITTEN: self._files.written,
-            FULL: dropped + self._beyond,
+            FULL: self._calls.dropped + self._beyond,
             UNUSUAL: self._unread,
             FAILED: self._files.lost,
         }
@@ -105,15 +106,12 @@ class Recorder:
         self._counted = totals
 
 
-def arrow_modules() -> tuple[Any, Any]:
-    """`pyarrow` and `pyarrow.parquet`; InputError if they are not installed."""
-    try:
-        arrow = importlib.import_module("pyarrow")
-        # Its first conversion imports pandas, which takes a second of requests' time later.
-        arrow.array(np.zeros(1)).dictionary_encode()
-        return arrow, importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise InputError("record: needs pyarrow: pip install 'sharded-infer[parquet]'") from error
+def _arrow_modules() -> tuple[Any, Any]:
+    parquet = parquet_module("record")
+    arrow = importlib.import_module("pyarrow")
+    # Its first conversion imports pandas, which takes a second of requests' time later.
+    arrow.array(np.zeros(1)).dictionary_encode()
+    return arrow, parquet
 
 
 def _key(config: ServerConfig) -> bytes:

@@ -78,11 +78,10 @@ class WaitingCalls:
         self._readers: dict[tuple[str, int], _SentReader] = {}
 
     @property
-    def state(self) -> tuple[int, int]:
-        """Bytes that wait, and calls dropped so far because too many waited."""
-        state = abi.RecordingState()
-        abi.recording_state(self._calls.address, state)
-        return state.waiting_bytes, state.dropped
+    def dropped(self) -> int:
+        """Calls that were dropped so far, because too many waited."""
+        count: int = abi.recording_dropped(self._calls.address)
+        return count
 
     def take(self) -> Iterator[RecordedCalls | int]:
         """All waiting calls, by version; or the number of those that could not be read again."""

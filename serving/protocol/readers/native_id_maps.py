@@ -46,7 +46,7 @@ class NativeIdMaps:
         )
 
     def raw(self, inputs: Sequence[str]) -> NDArray[np.int64]:
-        """As `of_features`, of maps that leave ids as they came; 0 for numbers of sequences."""
+        """Addresses, by input, of a map without changes; 0 for numbers of sequences."""
         self._raw = IdMap()
         address = ctypes.addressof(self._raw)
         return np.array([0 if name in self._numbers else address for name in inputs], np.int64)
