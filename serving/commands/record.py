@@ -21,6 +21,7 @@ from serving.commands.options.version_options import ModelOption
 from serving.commands.repo.arguments import DryRunOption
 from serving.remote.replay import ScoreRequest, remote_scorer
 from sharded_infer.errors import InputError
+from sharded_infer.quality.score_difference import score_gaps
 from sharded_infer.samples.record import (
     RecordedRequest,
     listed_files,
@@ -184,12 +185,11 @@ class _Differences:
                 raise InputError(
                     f"output {name!r}: {list(recorded.shape)} scores are recorded, got {came}"
                 )
-            gaps = np.abs(recorded.astype(np.float64) - scores[name])
-            gaps[np.isnan(recorded) & np.isnan(scores[name])] = 0.0
-            self.largest = max(self.largest, float(np.nan_to_num(gaps, nan=np.inf).max()))
+            gaps = score_gaps(recorded, scores[name])
+            self.largest = max(self.largest, float(gaps.max()))
             self.total += float(gaps.sum())
             self.scores += gaps.size
-            self.beyond += int((~(gaps <= bound)).sum())
+            self.beyond += int((gaps > bound).sum())
 
     def fields(self) -> dict[str, Any]:
         return {

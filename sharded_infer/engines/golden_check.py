@@ -13,7 +13,11 @@ from sharded_infer.engines.model import Model
 from sharded_infer.errors import ArtifactError, GateError, RequestError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.quality.quality_gate import check_differences
-from sharded_infer.quality.score_difference import ScoreDifference, score_differences
+from sharded_infer.quality.score_difference import (
+    ScoreDifference,
+    score_differences,
+    score_gaps,
+)
 from sharded_infer.quality.shared_traits import shared_traits
 from sharded_infer.specs.precision import Precision
 
@@ -201,16 +205,6 @@ def _beyond(
     """
     relative, absolute = bound
     finite = np.where(np.isfinite(others), others, 0).astype(np.float64)
-    difference = _difference(some, others)
+    difference = score_gaps(some, others)
     beyond = difference > relative * np.sqrt(np.square(finite).mean(axis=0)) + absolute
     return bool(beyond.any()), float(difference.max(initial=0.0))
-
-
-def _difference(some: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Absolute differences: 0 for two NaN or equal infinities, infinity for one of them."""
-    same = (some == others) | (np.isnan(some) & np.isnan(others))
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(some.astype(np.float64) - others)
-    difference[np.isnan(difference)] = np.inf
-    difference[same] = 0
-    return difference

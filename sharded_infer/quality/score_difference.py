@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ScoreDifference", "largest_difference", "score_differences"]
+__all__ = ["ScoreDifference", "largest_difference", "score_differences", "score_gaps"]
 
 _Scores = Mapping[str, NDArray[np.float32]]
 
@@ -66,3 +66,13 @@ def score_differences(expected: _Scores, got: _Scores) -> dict[str, ScoreDiffere
 def largest_difference(expected: _Scores, got: _Scores) -> float:
     """The largest absolute difference of any score; infinity if any is NaN."""
     return max((d.largest for d in score_differences(expected, got).values()), default=0.0)
+
+
+def score_gaps(some: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Absolute differences: 0 for two NaN or equal infinities, infinity for one of them."""
+    same = (some == others) | (np.isnan(some) & np.isnan(others))
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(some.astype(np.float64) - others)
+    difference[np.isnan(difference)] = np.inf
+    difference[same] = 0
+    return difference
