@@ -37,15 +37,25 @@ def golden_differences(artifact: Artifact) -> dict[str, float]:
 
 
 @contextmanager
-def local_scorer(location: str, model: str, version: str | None) -> Iterator[ScoreRequest]:
-    """Scores recorded requests with a version opened in this process; raises as `fetch`."""
+def _opened(
+    location: str, model: str | None, version: str | None, *, verify: bool
+) -> Iterator[Model]:
     repository = Repository(location)
-    number = None if version is None else named_version(repository, model, version)
+    name = only_model(repository, model)
+    number = None if version is None else named_version(repository, name, version)
     with (
         progress_bars() as progress,
-        fetched_artifact(repository, model, number, progress) as artifact,
+        fetched_artifact(repository, name, number, progress) as artifact,
     ):
-        opened = open_published(artifact)
+        if verify:
+            verify_files(artifact, progress)
+        yield open_published(artifact)
+
+
+@contextmanager
+def local_scorer(location: str, model: str, version: str | None) -> Iterator[ScoreRequest]:
+    """Scores recorded requests with a version opened in this process; raises as `fetch`."""
+    with _opened(location, model, version, verify=False) as opened:
         yield lambda request: opened.predict(request.inputs)
 
 
@@ -62,16 +72,7 @@ def predict_here(
     `read` reads the samples, given the inputs whose ids may be strings. Raises as `fetch` and
     `verify_files`, and RequestError if a sample does not fit the model.
     """
-    repository = Repository(location)
-    name = only_model(repository, model)
-    number = None if version is None else named_version(repository, name, version)
-    with (
-        progress_bars() as progress,
-        fetched_artifact(repository, name, number, progress) as artifact,
-    ):
-        if verify:
-            verify_files(artifact, progress)
-        opened = open_published(artifact)
+    with _opened(location, model, version, verify=verify) as opened:
         samples = read(opened.spec.string_inputs)
         scores = opened.predict(batch_samples(opened.spec, samples))
         return Prediction(opened.name, opened.version, scores)
