@@ -93,7 +93,9 @@ def over_http(server: RunningServer, sent: dict[str, Any]) -> np.ndarray[Any, An
 
 
 def recorded(folder: Path) -> dict[str, RecordedRequest]:
-    return {one.request_id: one for one in recorded_requests(record_files(folder, MODEL))}
+    return {
+        request.request_id: request for request in recorded_requests(record_files(folder, MODEL))
+    }
 
 
 def test_requests_are_recorded_as_sent_and_score_the_same_bits_again(
@@ -132,7 +134,7 @@ def test_requests_are_recorded_as_sent_and_score_the_same_bits_again(
     done = run("predict", folder, "-r", repository, "--json")
     scores = np.array(json.loads(done.stdout)["scores"]["score"], np.float32)
     # Here all samples are one request.
-    expected = np.sort(np.concatenate([one["score"] for one in asked]))
+    expected = np.sort(np.concatenate([sent["score"] for sent in asked]))
     np.testing.assert_allclose(np.sort(scores), expected, atol=1e-6)
     done = run("record", "prune", folder, "--older-than", "1d", "--json")
     assert json.loads(done.stdout)["files"] == 0
@@ -149,7 +151,9 @@ def test_weights_are_recorded_beside_requests_without(ranker: Served, tmp_path: 
             if number % 2:
                 del inputs["category.weights"]
             client.infer(ranker.model.name, triton_inputs(inputs), request_id=str(number))
-    found = {one.request_id: one.inputs for one in recorded_requests(record_files(folder))}
+    found = {
+        request.request_id: request.inputs for request in recorded_requests(record_files(folder))
+    }
     # Those without may have ones.
     weighted = {
         n for n, one in found.items() if (one.get("category.weights", np.ones(1)) != 1).any()
@@ -182,10 +186,10 @@ def test_a_share_of_users_is_recorded_without_their_ids(repository: Path, tmp_pa
     # All requests of a user, or none.
     assert len(found) == 3 * len(users) and 8 < len(users) < 32
     names = {"user", "history", "item"}
-    assert {frozenset(one.inputs) for one in found.values()} == {
+    assert {frozenset(request.inputs) for request in found.values()} == {
         frozenset(names | {f"{name}.lengths" for name in names})
     }
-    [hashed] = {int(one.inputs["user"][0]) for one in found.values()}
+    [hashed] = {int(request.inputs["user"][0]) for request in found.values()}
     assert hashed not in range(100)
 
 
@@ -211,8 +215,8 @@ def test_files_are_whole_wherever_a_server_is_killed(repository: Path, tmp_path:
             server.process.wait(60)
             done.set()
             thread.join(60)
-    for one in recorded_requests(record_files(folder)):
-        assert one.status == "OK" and len(one.scores["score"]) == one.samples
+    for request in recorded_requests(record_files(folder)):
+        assert request.status == "OK" and len(request.scores["score"]) == request.samples
 
 
 def test_a_folder_that_cannot_be_written_costs_recording_alone(

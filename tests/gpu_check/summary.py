@@ -52,9 +52,9 @@ def _judged(report: Report, card: str) -> Iterator[tuple[str, float, str, float]
         name = f"DLRM-v2, {line['precision']}"
         least = next((rate for word, rate in _LEAST_RATES.items() if word in card), None)
         if line["precision"] == "bf16" and least is not None:
-            rate = max(one["pairs_per_second"] for one in line["offline"]) / _PAIRS
+            rate = max(rate["pairs_per_second"] for rate in line["offline"]) / _PAIRS
             yield f"{name}, samples/s offline", rate, "≥", least
-        largest = max(line["replays"], key=lambda one: one["batch"])
+        largest = max(line["replays"], key=lambda replay: replay["batch"])
         beyond = largest["overhead_seconds"] / largest["replay_seconds"]
         yield (
             f"{name}, batches of {largest['batch']}, time / replay",
@@ -98,7 +98,7 @@ def _measured(report: Report) -> Iterator[tuple[str, str]]:
             yield f"{name}, batches of {offline['batch']}", f"{rate}; µs: {micros}"
         yield f"{name}, within 60 ms at p99", f"{line['server_within_60_ms']:,.0f} pairs/s"
         for other, offline in line.get("offline_otherwise", {}).items():
-            rates = ", ".join(f"{one['pairs_per_second']:,.0f}" for one in offline)
+            rates = ", ".join(f"{rate['pairs_per_second']:,.0f}" for rate in offline)
             yield f"{name}, {other}", f"{rates} pairs/s"
 
 

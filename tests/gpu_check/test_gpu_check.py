@@ -66,7 +66,7 @@ def test_a_summary_judges_each_figure_by_its_limit() -> None:
     report = json.loads((ROOT / "docs" / "benchmarks-gpu.json").read_text())
     page = summary(report)
     line = "| lookups, bf16, multi-hot, 2048 samples, share of a copy | 0.85"
-    assert any(one.startswith(line) and one.endswith("| passed |") for one in page.splitlines())
+    assert any(row.startswith(line) and row.endswith("| passed |") for row in page.splitlines())
     assert "| DLRM-v2, bf16, samples/s offline | 21,240.2 | ≥ 25,000 | 0.85 | **missed** |" in page
 
 
