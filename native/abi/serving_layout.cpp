@@ -414,23 +414,23 @@ const std::int64_t sharded_infer_layout_of_reader[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_recording[];
 const std::int64_t sharded_infer_layout_of_recording[] = {
-    19, 0x97B82382,
-    0x2AB0D505, sizeof(sharded_infer::call::RecordedCalls),
+    20, 0x4BE0570B,
+    0x1B2DAA3C, sizeof(sharded_infer::call::RecordedLists),
+    offsetof(sharded_infer::call::RecordedLists, ends),
+    offsetof(sharded_infer::call::RecordedLists, numbers),
+    0x2B7A5B2E, sizeof(sharded_infer::call::RecordedCalls),
     offsetof(sharded_infer::call::RecordedCalls, calls),
     offsetof(sharded_infer::call::RecordedCalls, unread),
     offsetof(sharded_infer::call::RecordedCalls, samples),
+    offsetof(sharded_infer::call::RecordedCalls, ids_outside),
+    offsetof(sharded_infer::call::RecordedCalls, has_defaults),
     offsetof(sharded_infer::call::RecordedCalls, codes),
     offsetof(sharded_infer::call::RecordedCalls, seconds),
     offsetof(sharded_infer::call::RecordedCalls, ids),
-    offsetof(sharded_infer::call::RecordedCalls, id_ends),
-    offsetof(sharded_infer::call::RecordedCalls, bag_ends),
     offsetof(sharded_infer::call::RecordedCalls, lengths),
-    offsetof(sharded_infer::call::RecordedCalls, value_ends),
     offsetof(sharded_infer::call::RecordedCalls, values),
     offsetof(sharded_infer::call::RecordedCalls, weights),
-    offsetof(sharded_infer::call::RecordedCalls, dense_ends),
     offsetof(sharded_infer::call::RecordedCalls, dense),
-    offsetof(sharded_infer::call::RecordedCalls, score_ends),
     offsetof(sharded_infer::call::RecordedCalls, scores),
 };
 

@@ -216,7 +216,14 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
     counted.seconds[5] = now - call.request.arrived;
     before = now;
     if (batch.failed[at]) continue;
-    if (!call.recorded.empty()) record(batch, scores, *batch.calls[at], first - call.samples());
+    if (!call.recorded.empty()) {
+      const RecordedAnswer recorded{0,
+                                    answer.default_tables.empty() ? 0 : 1,
+                                    {scores.now, counted.seconds[0], counted.seconds[1],
+                                     counted.seconds[2], counted.seconds[3]},
+                                    std::int64_t(counted.ids_outside)};
+      recording_.add(*batch.calls[at], recorded, scores.scores, first - call.samples());
+    }
     finished.decode_seconds += counted.seconds[0];
     finished.encode_seconds += counted.seconds[4];
     finished.slowest_seconds = std::max(finished.slowest_seconds, counted.seconds[5]);
@@ -241,13 +248,6 @@ void Calls::finish(Batch& batch, const BatchScores& scores, Finished& finished) 
   finished.failed_count = std::int64_t(batch.failed_at.size());
 }
 
-void Calls::record(const Batch& batch, const BatchScores& scores, Call& call, std::int64_t first) {
-  const double seconds[] = {scores.now, call.decoded - call.request.arrived,
-                            std::max(0.0, batch.info.started - call.decoded), scores.lookup_seconds,
-                            scores.tower_seconds};
-  recording_.add(call, 0, seconds, scores.scores, first);
-}
-
 // Writes the outputs that go to shared memory, before the answer that says so. False where one
 // cannot be written.
 bool Calls::place(const Call& call, const BatchScores& scores, std::int64_t first) const {
@@ -270,9 +270,12 @@ double Calls::fail(Batch& batch, std::int32_t code, std::string_view words) {
   for (Call* call : batch.calls) {
     seconds += now - call->request.arrived;
     if (!call->recorded.empty()) {
-      const double own[] = {clock_seconds(CLOCK_REALTIME), call->decoded - call->request.arrived,
-                            0.0, 0.0, 0.0};
-      recording_.add(*call, code, own, nullptr, 0);
+      const RecordedAnswer own{
+          code,
+          0,
+          {clock_seconds(CLOCK_REALTIME), call->decoded - call->request.arrived, 0.0, 0.0, 0.0},
+          call->layout.ids_outside};
+      recording_.add(*call, own, nullptr, 0);
     }
     // Clients of cancelled calls have gone.
     if (batch.info.state != scheduler::State::kCancelled) fail_call(*call, code, words);

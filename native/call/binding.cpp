@@ -108,9 +108,8 @@ RecordedBatch* sharded_infer_recording_take(Calls* calls) {
   return calls->recording().take().release();
 }
 
-void sharded_infer_recording_finish(RecordedBatch* batch) {
-  for (const RecordedCall& call : batch->calls) --call.route->calls;
-  delete batch;
+void sharded_infer_recording_finish(Calls* calls, RecordedBatch* batch) {
+  calls->recording().finish(std::unique_ptr<RecordedBatch>(batch));
 }
 
 Route* sharded_infer_recording_route(const RecordedBatch* batch) {

@@ -73,13 +73,14 @@ struct Call {
     }
     if (id.capacity() > kKeptText) std::string().swap(id);
     if (!message.empty()) std::string().swap(message);
-    if (!recorded.empty()) std::string().swap(recorded);
+    recorded.clear();
+    if (recorded.capacity() > kKeptMessage) std::string().swap(recorded);
   }
 
  private:
   static constexpr std::int64_t kLeastCompressed = 1024;  // _LEAST_BYTES of compression.py
   static constexpr std::int64_t kKeptWords = 512;
-  static constexpr std::size_t kKeptText = 256;
+  static constexpr std::size_t kKeptText = 256, kKeptMessage = 64 << 10;
 };
 
 }  // namespace sharded_infer::call

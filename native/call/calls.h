@@ -138,7 +138,6 @@ class Calls {
   void collect(const Batch& batch, const BatchScores& scores, const Call& call, std::int64_t first,
                CallScores& answer, AnsweredRequest& counted);
   bool place(const Call& call, const BatchScores& scores, std::int64_t first) const;
-  void record(const Batch& batch, const BatchScores& scores, Call& call, std::int64_t first);
   static void count_bags(const Batch& batch, const BatchScores& scores);
 
   scheduler::Scheduler& scheduler_;

@@ -11,15 +11,16 @@
 namespace sharded_infer::call {
 namespace {
 
-constexpr std::uint64_t kSeed = 0x7265636f7264u;  // of the hash that chooses
-constexpr std::int64_t kMostReadBytes = 4 << 20;  // of messages whose inputs are in memory at once
+constexpr std::uint64_t kSeed = 0x7265636f7264u;   // of the hash that chooses
+constexpr std::int64_t kMostReadBytes = 16 << 20;  // of messages whose inputs are in memory at once
 
 // Decodes a message by the model of the request; its inputs go to `call`.
-bool read_again(const RecordedCall& recorded, Request& request, JsonTensors& tensors, Call& call) {
+bool read_again(const RecordedBatch& batch, const RecordedCall& recorded, Request& request,
+                JsonTensors& tensors, Call& call) {
   Message message;
   message.form = recorded.form;
-  message.bytes = {reinterpret_cast<const std::uint8_t*>(recorded.message.data()),
-                   std::int64_t(recorded.message.size())};
+  message.bytes = {reinterpret_cast<const std::uint8_t*>(batch.text.data() + recorded.message),
+                   std::int64_t(recorded.end - recorded.message)};
   message.json_bytes = recorded.json_bytes;
   if (message.form == kJson && message.json_bytes == 0) {
     clear(message.header);
@@ -28,108 +29,111 @@ bool read_again(const RecordedCall& recorded, Request& request, JsonTensors& ten
   return read_inputs(message, tensors, request, call);
 }
 
-void clear(RecordedBatch& batch) {
-  for (auto* numbers : {&batch.samples, &batch.id_ends, &batch.bag_ends, &batch.lengths,
-                        &batch.value_ends, &batch.values, &batch.dense_ends, &batch.score_ends})
-    numbers->clear();
-  for (auto* floats : {&batch.weights, &batch.dense, &batch.scores}) floats->clear();
-  batch.codes.clear();
+template <class Number>
+void clear(std::vector<Column<Number>>& columns, std::size_t count) {
+  columns.resize(count);
+  for (Column<Number>& column : columns) {
+    column.ends.clear();
+    column.numbers.clear();
+  }
+}
+
+void clear(RecordedBatch& batch, const Model& model, std::size_t outputs) {
+  for (auto* numbers : {&batch.samples, &batch.ids_outside, &batch.ids.ends}) numbers->clear();
+  for (auto* numbers : {&batch.codes, &batch.has_defaults}) numbers->clear();
   batch.seconds.clear();
-  batch.ids.clear();
+  batch.ids.numbers.clear();
+  batch.weighted = false;
+  clear(batch.lengths, std::size_t(model.features));
+  clear(batch.values, std::size_t(model.features));
+  clear(batch.weights, std::size_t(model.features));
+  clear(batch.dense, std::size_t(model.dense));
+  clear(batch.scores, outputs);
 }
 
-template <class To, class From>
-void append(std::vector<To>& to, const From* from, std::int64_t count) {
-  to.insert(to.end(), from, from + count);
-}
-
-void add_sparse(const std::vector<Call*>& calls, RecordedBatch& batch) {
-  const bool weighted = std::any_of(calls.begin(), calls.end(), [](const Call* call) {
-    return call->layout.groups[0].weighted || call->layout.groups[1].weighted;
-  });
-  each_feature(calls, [&](std::size_t, const Call&, const Source& source, std::int64_t bags,
-                          std::int64_t ids) {
-    append(batch.lengths, source.lengths, bags);
-    append(batch.values, source.values, ids);
-    if (weighted && source.weights != nullptr) append(batch.weights, source.weights, ids);
-    if (weighted) batch.weights.resize(batch.values.size(), 1.0f);
-    batch.bag_ends.push_back(std::int64_t(batch.lengths.size()));
-    batch.value_ends.push_back(std::int64_t(batch.values.size()));
-  });
-}
-
-void add_rest(const std::vector<Call*>& calls, const std::vector<const RecordedCall*>& recorded,
-              const Model& model, RecordedBatch& batch) {
-  for (std::int64_t dense = 0; dense < model.dense; ++dense) {
-    for (const Call* call : calls) {
-      append(batch.dense, call->dense(dense),
-             call->dense_rows[std::size_t(dense)] * model.widths[dense]);
-      batch.dense_ends.push_back(std::int64_t(batch.dense.size()));
+// `inputs` are those of one call.
+void add(RecordedBatch& batch, const std::vector<Call*>& inputs, const RecordedCall& call,
+         const Model& model) {
+  each_feature(inputs, [&](std::size_t feature, const Call&, const Source& source,
+                           std::int64_t bags, std::int64_t ids) {
+    batch.lengths[feature].add(source.lengths, bags);
+    if (source.weights != nullptr) {
+      batch.weighted = true;
+      std::vector<float>& weights = batch.weights[feature].numbers;
+      weights.resize(batch.values[feature].numbers.size(), 1.0f);
+      weights.insert(weights.end(), source.weights, source.weights + ids);
     }
+    batch.values[feature].add(source.values, ids);
+  });
+  for (std::int64_t dense = 0; dense < model.dense; ++dense)
+    batch.dense[std::size_t(dense)].add(
+        inputs[0]->dense(dense), inputs[0]->dense_rows[std::size_t(dense)] * model.widths[dense]);
+  const float* scores = batch.score_values.data() + call.scores;
+  for (std::size_t output = 0; output < batch.scores.size(); ++output) {
+    const std::int64_t count =
+        call.answer.code != 0 ? 0 : batch.score_counts[call.score_counts + output];
+    batch.scores[output].add(scores, count);
+    scores += count;
   }
-  std::vector<const float*> scores;
-  for (const RecordedCall* call : recorded) {
-    batch.samples.push_back(call->samples);
-    batch.codes.push_back(call->code);
-    append(batch.seconds, call->seconds, 5);
-    batch.ids += call->id;
-    batch.id_ends.push_back(std::int64_t(batch.ids.size()));
-    scores.push_back(call->scores.data());
+  batch.samples.push_back(call.samples);
+  batch.ids_outside.push_back(call.answer.ids_outside);
+  batch.has_defaults.push_back(call.answer.has_defaults);
+  batch.codes.push_back(call.answer.code);
+  batch.seconds.insert(batch.seconds.end(), call.answer.seconds, call.answer.seconds + 5);
+  batch.ids.add(batch.text.data() + call.id, std::int64_t(call.message - call.id));
+}
+
+template <class Number>
+const RecordedLists* lists_of(const std::vector<Column<Number>>& columns,
+                              std::vector<RecordedLists>& lists) {
+  lists.clear();
+  for (const Column<Number>& column : columns) lists.push_back(column.lists());
+  return lists.data();
+}
+
+const RecordedLists* weights_of(RecordedBatch& batch, std::vector<RecordedLists>& lists) {
+  if (!batch.weighted) return nullptr;
+  lists.clear();
+  for (std::size_t feature = 0; feature < batch.weights.size(); ++feature) {
+    const Column<std::int64_t>& values = batch.values[feature];
+    std::vector<float>& weights = batch.weights[feature].numbers;
+    weights.resize(values.numbers.size(), 1.0f);
+    lists.push_back({values.ends.data(), weights.data()});
   }
-  for (std::size_t output = 0; output < recorded[0]->route->outputs.size(); ++output) {
-    for (std::size_t at = 0; at < recorded.size(); ++at) {
-      const std::vector<std::int64_t>& counts = recorded[at]->score_counts;
-      const std::int64_t count = counts.empty() ? 0 : counts[output];
-      append(batch.scores, scores[at], count);
-      scores[at] += count;
-      batch.score_ends.push_back(std::int64_t(batch.scores.size()));
-    }
-  }
+  return lists.data();
 }
 
 }  // namespace
 
 void read(RecordedBatch& batch, Request& request, RecordedCalls& recorded) {
-  clear(batch);
+  const Route* const route = batch.calls[batch.read].route;
+  clear(batch, *request.model, route->outputs.size());
   recorded = RecordedCalls();
-  std::deque<Call> inputs;
-  std::vector<Call*> calls;
-  std::vector<const RecordedCall*> read;
+  Call inputs;
+  const std::vector<Call*> one{&inputs};
   JsonTensors tensors;
   std::int64_t bytes = 0;
-  const Route* const route = batch.calls[batch.read].route;
   for (; batch.read < batch.calls.size() && bytes < kMostReadBytes; ++batch.read) {
-    RecordedCall& call = batch.calls[batch.read];
+    const RecordedCall& call = batch.calls[batch.read];
     if (call.route != route) break;
-    bytes += call.bytes();
-    inputs.emplace_back();
-    const bool is_read = read_again(call, request, tensors, inputs.back());
-    std::string().swap(call.message);
-    if (!is_read) {
+    bytes += std::int64_t(call.end - call.id);
+    if (read_again(batch, call, request, tensors, inputs))
+      add(batch, one, call, *request.model);
+    else
       ++recorded.unread;
-      continue;
-    }
-    calls.push_back(&inputs.back());
-    read.push_back(&call);
   }
-  if (calls.empty()) return;
-  add_sparse(calls, batch);
-  add_rest(calls, read, *request.model, batch);
-  recorded.calls = std::int64_t(calls.size());
+  recorded.calls = std::int64_t(batch.samples.size());
   recorded.samples = batch.samples.data();
+  recorded.ids_outside = batch.ids_outside.data();
+  recorded.has_defaults = batch.has_defaults.data();
   recorded.codes = batch.codes.data();
   recorded.seconds = batch.seconds.data();
-  recorded.ids = batch.ids.data();
-  recorded.id_ends = batch.id_ends.data();
-  recorded.bag_ends = batch.bag_ends.data();
-  recorded.lengths = batch.lengths.data();
-  recorded.value_ends = batch.value_ends.data();
-  recorded.values = batch.values.data();
-  recorded.weights = batch.weights.empty() ? nullptr : batch.weights.data();
-  recorded.dense_ends = batch.dense_ends.data();
-  recorded.dense = batch.dense.data();
-  recorded.score_ends = batch.score_ends.data();
-  recorded.scores = batch.scores.data();
+  recorded.ids = batch.ids.lists();
+  recorded.lengths = lists_of(batch.lengths, batch.lists[0]);
+  recorded.values = lists_of(batch.values, batch.lists[1]);
+  recorded.weights = weights_of(batch, batch.lists[2]);
+  recorded.dense = lists_of(batch.dense, batch.lists[3]);
+  recorded.scores = lists_of(batch.scores, batch.lists[4]);
 }
 
 bool Recording::chooses(Bytes message, const Header& header, std::uint64_t chance) const {
@@ -144,44 +148,56 @@ bool Recording::chooses(std::string_view id, std::uint64_t chance) const {
   return (id.empty() ? chance : XXH3_64bits_withSeed(id.data(), id.size(), kSeed)) <= bound_;
 }
 
-void Recording::add(Call& call, std::int32_t code, const double (&seconds)[5], const Scores* scores,
+void Recording::add(Call& call, const RecordedAnswer& answer, const Scores* scores,
                     std::int64_t first) {
-  RecordedCall recorded{call.route,
-                        call.recorded_form,
-                        call.json_bytes,
-                        call.samples(),
-                        code,
-                        {},
-                        call.id,
-                        std::move(call.recorded),
-                        {},
-                        {}};
-  std::copy_n(seconds, 5, recorded.seconds);
+  if (waiting_ == nullptr) {
+    waiting_ = spare_ == nullptr ? std::make_unique<RecordedBatch>() : std::move(spare_);
+    // Pages that are not touched take no memory.
+    waiting_->text.reserve(std::size_t(most_bytes_));
+  }
+  RecordedBatch& batch = *waiting_;
+  const auto bytes = std::int64_t(call.id.size() + call.recorded.size());
+  if (batch.waiting_bytes() + bytes > most_bytes_) {
+    ++dropped_;
+    return;
+  }
+  const std::size_t id = batch.text.size(), message = id + call.id.size();
+  batch.text += call.id;
+  batch.text += call.recorded;
+  ++call.route->calls;
+  batch.calls.push_back({call.route, call.recorded_form, call.json_bytes, call.samples(), answer,
+                         id, message, batch.text.size(), batch.score_values.size(),
+                         batch.score_counts.size()});
   const std::size_t outputs = scores == nullptr ? 0 : call.route->outputs.size();
   for (std::size_t output = 0; output < outputs; ++output) {
     const std::int64_t columns = std::max<std::int64_t>(1, scores[output].columns);
     const float* from = scores[output].values + first * columns;
-    recorded.scores.insert(recorded.scores.end(), from, from + call.samples() * columns);
-    recorded.score_counts.push_back(call.samples() * columns);
+    batch.score_values.insert(batch.score_values.end(), from, from + call.samples() * columns);
+    batch.score_counts.push_back(call.samples() * columns);
   }
-  if (bytes_ + recorded.bytes() > most_bytes_) {
-    ++dropped_;
-    return;
-  }
-  bytes_ += recorded.bytes();
-  ++call.route->calls;
-  waiting_.push_back(std::move(recorded));
 }
 
 std::unique_ptr<RecordedBatch> Recording::take() {
-  if (waiting_.empty()) return nullptr;
-  auto batch = std::make_unique<RecordedBatch>();
-  batch->calls.swap(waiting_);
-  bytes_ = 0;
-  std::sort(batch->calls.begin(), batch->calls.end(), [](const auto& one, const auto& other) {
-    return one.route != other.route ? one.route < other.route : one.seconds[0] < other.seconds[0];
-  });
+  std::unique_ptr<RecordedBatch> batch = std::move(waiting_);
+  if (batch == nullptr) {
+    spare_.reset();
+    return nullptr;
+  }
+  const auto by_route = [](const RecordedCall& one, const RecordedCall& other) {
+    return one.route < other.route;
+  };
+  std::stable_sort(batch->calls.begin(), batch->calls.end(), by_route);
   return batch;
+}
+
+void Recording::finish(std::unique_ptr<RecordedBatch> batch) {
+  for (const RecordedCall& call : batch->calls) --call.route->calls;
+  batch->calls.clear();
+  batch->text.clear();
+  batch->score_values.clear();
+  batch->score_counts.clear();
+  batch->read = 0;
+  spare_ = std::move(batch);
 }
 
 }  // namespace sharded_infer::call

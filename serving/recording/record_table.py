@@ -3,6 +3,8 @@
 request_id          the request's own; empty: none was sent
 time                when its answer was ready
 samples
+ids_outside         unknown ids, or outside of their tables
+has_defaults        default rows took part in the scores
 status              OK, or the name of a status code
 decode_seconds, queue_seconds, lookup_seconds, tower_seconds
 in.NAME             a sparse input's ids as sent (hashes of strings), a sequence's numbers, or a
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.recording.waiting_calls import RecordedCalls
+from serving.recording.waiting_calls import Lists, RecordedCalls
 from sharded_infer.samples.record import WIDTHS
 
 HashIds = Callable[[NDArray[Any]], NDArray[np.int64]]
@@ -49,19 +51,24 @@ def record_table(
     Args:
         arrow: the module `pyarrow`.
         without: inputs that are left out.
-        hashed: sparse inputs whose ids are replaced.
+        hashed: sparse inputs whose ids are replaced; other inputs of these names are left out.
     """
     times = np.rint(calls.seconds["time"] * _MICROSECONDS).astype("datetime64[us]")
     columns: dict[str, Any] = {
-        "request_id": arrow.array(calls.ids, arrow.string()),
+        "request_id": arrow.LargeStringArray.from_buffers(
+            len(calls.samples), *_buffers(arrow, calls.ids)
+        ),
         "time": arrow.array(times, arrow.timestamp("us", tz="UTC")),
         "samples": arrow.array(calls.samples.astype(np.int32)),
+        "ids_outside": arrow.array(calls.ids_outside.astype(np.int32)),
+        "has_defaults": arrow.array(calls.has_defaults != 0),
         "status": arrow.array(calls.codes, arrow.string()).dictionary_encode(),
     }
     for name in ("decode", "queue", "lookup", "tower"):
         columns[f"{name}_seconds"] = arrow.array(calls.seconds[name].astype(np.float32))
     for name, values in calls.values.items():
-        if name in without:
+        # Numbers are no ids, of which a hash tells nothing.
+        if name in without or (name in hashed and values.numbers.dtype.kind == "f"):
             continue
         numbers = hashed[name](values.numbers) if name in hashed else values.numbers
         columns[f"in.{name}"] = _list(arrow, values.ends, numbers)
@@ -72,11 +79,18 @@ def record_table(
             columns[f"in.{name}.weights"] = _list(arrow, weights.ends, weights.numbers)
     for prefix, lists in (("in", calls.dense), ("out", calls.scores)):
         for name, own in lists.items():
-            if name not in without or prefix == "out":
+            if prefix == "out" or (name not in without and name not in hashed):
                 columns[f"{prefix}.{name}"] = _list(arrow, own.ends, own.numbers)
     return arrow.table(columns, metadata={WIDTHS: json.dumps(calls.widths)})
 
 
 def _list(arrow: Any, ends: NDArray[np.int64], numbers: NDArray[Any]) -> Any:
-    offsets = np.concatenate([np.zeros(1, np.int64), ends])
-    return arrow.LargeListArray.from_arrays(arrow.array(offsets), arrow.array(numbers))
+    return arrow.LargeListArray.from_arrays(arrow.array(_offsets(ends)), arrow.array(numbers))
+
+
+def _buffers(arrow: Any, texts: Lists) -> tuple[Any, Any]:
+    return arrow.py_buffer(_offsets(texts.ends)), arrow.py_buffer(texts.numbers)
+
+
+def _offsets(ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), ends])

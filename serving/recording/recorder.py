@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from kernels.wording import listed
 from serving.config.server_config import ServerConfig
 from serving.inference.predict_calls import PredictCalls
 from serving.metrics.families.server_families import RECORD_OUTCOMES
 from serving.recording.record_files import RecordFiles, destination_of
 from serving.recording.record_table import keyed_hash, record_table
-from serving.recording.waiting_calls import WaitingCalls
+from serving.recording.waiting_calls import RecordedCalls, WaitingCalls
 from sharded_infer.errors import InputError
 from sharded_infer.files.regular_file import read_regular
 from sharded_infer.samples.parquet import parquet_module
@@ -55,6 +56,7 @@ class Recorder:
         self._count = count
         self._counted = dict.fromkeys(RECORD_OUTCOMES, 0)
         self._unread = self._beyond = 0
+        self._checked: set[tuple[str, int]] = set()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -85,13 +87,30 @@ class Recorder:
             if isinstance(taken, int):
                 self._unread += taken
             elif self._files.waiting_bytes >= _MOST_TABLE_BYTES:
-                self._beyond += len(taken.ids)
+                self._beyond += len(taken.samples)
             else:
                 table = record_table(self._arrow, taken, without=self._without, hashed=self._hashed)
                 model = taken.version.model
+                self._check_names(model.name, model.version, taken)
                 self._files.add(model.name, model.version, table)
                 self._files.write_full(monotonic())
         self._files.write_full(monotonic())
+
+    def _check_names(self, model: str, version: int, taken: RecordedCalls) -> None:
+        """Logs names of settings that are no inputs of a version, or none that can be hashed."""
+        if (model, version) in self._checked:
+            return
+        self._checked.add((model, version))
+        ids = {n for n, values in taken.values.items() if values.numbers.dtype.kind != "f"}
+        for setting, names, known in (
+            ("record_without", self._without, {*taken.values, *taken.dense}),
+            ("record_hash", self._hashed, ids),
+        ):
+            if unknown := sorted(set(names) - known):
+                what = "no input" if setting == "record_without" else "no sparse input"
+                _log.warning(
+                    "%s: %s version %d has %s %s", setting, model, version, what, listed(unknown)
+                )
 
     def _report(self) -> None:
         totals = {

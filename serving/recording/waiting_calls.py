@@ -41,21 +41,25 @@ class RecordedCalls:
     """Calls of one version, as they were sent, and their scores.
 
     Attributes:
-        ids: the requests' ids; empty: none was sent.
+        ids: the requests' ids, their characters (UTF-8, uint8); empty: none was sent.
         samples: int64 `[calls]`.
+        ids_outside: int64 `[calls]`: unknown ids, or outside of their tables.
+        has_defaults: int32 `[calls]`: not 0: default rows took part in the scores.
         codes: names of status codes.
         seconds: fp64 `[calls]` by name: `time` since 1970, then durations.
         values: ids of each sparse input, and numbers of sequences.
         lengths: of each input's bags: one bag of a call, or one for each sample.
         weights: as `values`; empty without weights.
         dense: numbers of each dense input: one row of a call, or one for each sample.
-        widths: numbers in a row of each dense input.
+        widths: numbers in a row of each dense input, and at a position of a sequence's, unless 1.
         scores: of each output; none of a call that failed.
     """
 
     version: LoadedVersion
-    ids: list[str]
+    ids: Lists
     samples: NDArray[np.int64]
+    ids_outside: NDArray[np.int64]
+    has_defaults: NDArray[np.int32]
     codes: list[str]
     seconds: dict[str, NDArray[np.float64]]
     values: dict[str, Lists]
@@ -99,7 +103,7 @@ class WaitingCalls:
                 if recorded.calls:
                     yield reader.calls(version, recorded)
         finally:
-            abi.recording_finish(batch)
+            abi.recording_finish(self._calls.address, batch)
 
     def _reader(self, spec: ModelSpec, version: int) -> "_SentReader":
         known = self._readers.get((spec.name, version))
@@ -115,7 +119,7 @@ class _SentReader:
         self.spec = spec
         self._native = NativeReader(spec, max_batch=2**31, as_sent=True)
         self._inputs = SparseInputs(spec).names
-        self._numbers = frozenset(spec.sequence_numbers)
+        self._numbers = spec.sequence_numbers
         self._dense, self._outputs = tuple(spec.dense.inputs), spec.tower.outputs
         self.request: int = request_create(self._native.model)
         weakref.finalize(self, request_destroy, self.request).atexit = False
@@ -123,56 +127,48 @@ class _SentReader:
     def calls(self, version: LoadedVersion, found: abi.RecordedCalls) -> RecordedCalls:
         """The calls, with arrays of their own."""
         count = found.calls
-        text = ctypes.string_at(found.ids, 0 if not count else _last(found.id_ends, count))
-        ends = _array(ctypes.c_int64, found.id_ends, count).tolist()
-        starts = [0, *ends[:-1]]
         seconds = _array(ctypes.c_double, found.seconds, count * len(_SECONDS))
         by_name = seconds.reshape(count, len(_SECONDS))
-        values = _lists(self._inputs, count, found.value_ends, ctypes.c_int64, found.values)
+        values = _lists(self._inputs, count, found.values, ctypes.c_int64)
         weights: dict[str, Lists] = {}
         if found.weights:
-            weights = _lists(self._inputs, count, found.value_ends, ctypes.c_float, found.weights)
-        for name in self._numbers:
-            bits = values[name]
+            weights = _lists(self._inputs, count, found.weights, ctypes.c_float)
+        lengths = _lists(self._inputs, count, found.lengths, ctypes.c_int64)
+        for name, width in self._numbers.items():
+            bits, own = values[name], lengths[name]
+            lengths[name] = Lists(own.ends, own.numbers // width)
             values[name] = Lists(bits.ends, bits.numbers.astype(np.uint32).view(np.float32))
             weights.pop(name, None)
         return RecordedCalls(
             version,
-            [text[start:end].decode() for start, end in zip(starts, ends, strict=True)],
+            _list(count, found.ids, ctypes.c_uint8),
             _array(ctypes.c_int64, found.samples, count).copy(),
+            _array(ctypes.c_int64, found.ids_outside, count).copy(),
+            _array(ctypes.c_int32, found.has_defaults, count).copy(),
             [_CODES[code] for code in _array(ctypes.c_int32, found.codes, count).tolist()],
             {name: by_name[:, at].copy() for at, name in enumerate(_SECONDS)},
             values,
-            _lists(self._inputs, count, found.bag_ends, ctypes.c_int64, found.lengths),
+            lengths,
             weights,
-            _lists(self._dense, count, found.dense_ends, ctypes.c_float, found.dense),
-            dict(self.spec.dense.inputs),
-            _lists(self._outputs, count, found.score_ends, ctypes.c_float, found.scores),
+            _lists(self._dense, count, found.dense, ctypes.c_float),
+            {**self.spec.dense.inputs, **{n: w for n, w in self._numbers.items() if w > 1}},
+            _lists(self._outputs, count, found.scores, ctypes.c_float),
         )
 
 
 _CODES = {code.number: code.name for code in StatusCode}
 
 
-def _lists(
-    names: tuple[str, ...], calls: int, ends: int, kind: Any, numbers: int
-) -> dict[str, Lists]:
-    """Lists of each name, which lie one after another."""
-    if not names:
-        return {}
-    all_ends = _array(ctypes.c_int64, ends, len(names) * calls).reshape(len(names), calls)
-    array = _array(kind, numbers, int(all_ends[-1, -1]))
-    found, start = {}, 0
-    for name, own in zip(names, all_ends, strict=True):
-        end = int(own[-1])
-        found[name] = Lists(own - start, array[start:end].copy())
-        start = end
-    return found
+def _lists(names: tuple[str, ...], calls: int, columns: Any, kind: Any) -> dict[str, Lists]:
+    """Lists of each name, from an address of `abi.RecordedLists`."""
+    own = array_at(abi.RecordedLists, columns, len(names)) if names else ()
+    return {name: _list(calls, column, kind) for name, column in zip(names, own, strict=True)}
+
+
+def _list(calls: int, column: abi.RecordedLists, kind: Any) -> Lists:
+    ends = _array(ctypes.c_int64, column.ends, calls).copy()
+    return Lists(ends, _array(kind, column.numbers, int(ends[-1])).copy())
 
 
 def _array(kind: Any, address: int, count: int) -> NDArray[Any]:
     return np.frombuffer(memoryview(array_at(kind, address, count)), np.dtype(kind))
-
-
-def _last(ends: int, count: int) -> int:
-    return int(_array(ctypes.c_int64, ends, count)[-1])

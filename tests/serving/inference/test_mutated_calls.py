@@ -1,4 +1,7 @@
-"""Mutated predict calls of every form: compiled code takes none that Python reads otherwise."""
+"""Mutated predict calls of every form: compiled code takes none that Python reads otherwise.
+
+What it takes is recorded too, and read anew as it was sent.
+"""
 
 import ctypes
 import json
@@ -22,6 +25,7 @@ from tritonclient.grpc import service_pb2
 from kernels.native_library import address_of
 from serving.abi.calls import Sender
 from serving.abi.transport import Event, EventKind
+from serving.bench.workloads.requests import request_message
 from serving.http_api.infer_request import read_document
 from serving.inference.call_batch import CallBatch
 from serving.inference.predict_calls import PredictCalls
@@ -32,13 +36,15 @@ from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.portable_reader import parse_request
 from serving.protocol.request_header import RequestHeader, header_of, predict_header_of
 from serving.protocol.request_tensors import RequestTensors
+from serving.recording.waiting_calls import RecordedCalls, WaitingCalls
 from serving.scheduler.batching import BatchingMode, BatchingPolicy
 from serving.scheduler.scheduler import QueueLimits, Scheduler
 from serving.scheduler.version_queue import VersionQueue
 from serving.shared_memory.regions import SharedMemory
+from serving.status import Status, StatusCode
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.inputs.id_map import IdMap
-from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.specs.model_spec import ModelSpec
 from tests.serving.protocol.mutations import bytes_changed, fields_changed, mutated, tokens_changed
 from tests.serving.protocol.readers import test_raw_id_reading as raw_ids
@@ -60,6 +66,8 @@ REGION, REGION_BYTES, OBJECT_BYTES = "region", 1 << 16, (1 << 16) + 512
 MEMORY = SharedMemory(most_bytes=REGION_BYTES)
 OBJECT = Path("/dev/shm") / f"sharded-infer-test-{uuid.uuid4().hex}"  # noqa: S108
 INFER, PREDICT = range(2)
+# Of answers, whatever their arguments.
+_IGNORE = ctypes.CFUNCTYPE(ctypes.c_bool)(lambda: False)
 
 
 class Kind(NamedTuple):
@@ -107,9 +115,11 @@ class Model:
         version: Any = SimpleNamespace(reader=self._reader, queue=queue, model=model)
         self._calls.routes.add(version)
         self._calls.routes.set_names({(kind.spec.name, ""): version})
-        self._calls.attach((0, 0, 0, 0, 0), METHODS, most_calls=2**20)
+        ignore = ctypes.cast(_IGNORE, ctypes.c_void_p).value or 0
+        self._calls.attach((ignore, ignore, 0, 0, 0), METHODS, most_calls=2**20)
+        self._waiting = WaitingCalls(self._calls, 1.0, 2**26)
         self._calls.attach_http(
-            (0, 0, 0), (PredictMethod.HTTP_INFER,), lambda: None, lambda *_: None
+            (ignore, ignore, 0), (PredictMethod.HTTP_INFER,), lambda: None, lambda *_: None
         )
         self._name, self._numbers = kind.spec.name, 0
         self._outputs = kind.spec.tower.outputs
@@ -146,9 +156,40 @@ class Model:
             for span in places.values():
                 MEMORY.check(span, "output")
             check_same(batch.input(), wanted)
+            self._calls.fail(batch, Status(StatusCode.INTERNAL, "none scored it"))
         finally:
             self._calls.end(batch.address, monotonic(), by_clock=True)
+            recorded = list(self._waiting.take())
+        for one in recorded:
+            assert isinstance(one, RecordedCalls)
+            self._check_recorded(one, header, wanted)
+        # Calls with inputs in shared memory are not recorded.
+        assert len(recorded) == (0 if b"shared_memory_region" in sent else 1)
         return True
+
+    def _check_recorded(
+        self, one: RecordedCalls, header: RequestHeader, wanted: ModelInput
+    ) -> None:
+        assert one.ids.numbers.tobytes().decode() == header.request_id
+        assert (one.samples[0], one.ids_outside[0]) == (wanted.batch_size, wanted.ids_outside)
+        assert one.codes == ["INTERNAL"]
+        inputs: dict[str, Any] = {}
+        for name, values in one.values.items():
+            lengths = one.lengths[name].numbers.astype(np.int32)
+            inputs |= {name: values.numbers, f"{name}.lengths": lengths}
+            if name in one.weights:
+                inputs[f"{name}.weights"] = one.weights[name].numbers
+        inputs |= {name: rows.numbers for name, rows in one.dense.items()}
+        inputs |= {name: inputs[name].reshape(-1, width) for name, width in one.widths.items()}
+        message = request_message(self._name, inputs)
+        found = self._portable.read_message(message, RequestTensors(MEMORY), METHODS[INFER].format)
+        for mine, theirs in zip(found.groups, wanted.groups, strict=True):
+            assert mine.features == theirs.features
+            np.testing.assert_array_equal(mine.values, theirs.values)
+            np.testing.assert_array_equal(mine.lengths, theirs.lengths)
+            np.testing.assert_array_equal(_weights(mine), _weights(theirs))
+        for some, others in zip(found.dense, wanted.dense, strict=True):
+            assert some.tobytes() == others.tobytes()
 
     def check_rewritten(self, method: int, sent: bytes) -> bool:
         """True if Python reads a message, which compiled code reads alike once it is rewritten."""
@@ -184,6 +225,10 @@ class Model:
             + name.encode() + value.encode()
             for name, value in pairs.items()
         )  # fmt: skip
+
+
+def _weights(group: JaggedBatch) -> Any:
+    return np.ones(len(group.values), np.float32) if group.weights is None else group.weights
 
 
 model_of = cache(lambda name: Model(MODELS[name]))
