@@ -37,7 +37,7 @@ COMMANDS = command_entries(
         "cluster": ("groups:cluster_app", "Run shard hosts and fronts on several machines."),
         "record": (
             "groups:record_app",
-            "Show, compare and remove what servers recorded.",
+            "Show, sample, compare and remove what servers recorded.",
         ),
         "bench": ("groups:bench_app", "Measure lookups, engines and servers on this machine."),
     },

@@ -43,9 +43,19 @@ RECORD_COMMANDS = command_entries(
     "serving.commands",
     "record_",
     {
-        "show": ("record", "Show a recording: requests, samples, ids and scores by version."),
-        "compare": ("record", "Score recorded requests again, and compare the scores."),
-        "prune": ("record", "Remove files of hours that ended long ago."),
+        "show": (
+            "record.record_show",
+            "Show a recording: requests, samples, ids, scores and labels of each version.",
+        ),
+        "sample": (
+            "record.record_sample",
+            "Print some samples as lines of JSON, as every command reads them.",
+        ),
+        "compare": (
+            "record.record_compare",
+            "Score recorded requests again, as they were sent, and compare the scores.",
+        ),
+        "prune": ("record.record_prune", "Remove files of hours that ended long ago."),
     },
 )
 BENCH_COMMANDS = command_entries(
@@ -75,6 +85,7 @@ cluster_app = _group(
     "Run shard hosts and fronts on several machines. A cluster.toml describes them.",
 )
 record_app = _group(
-    RECORD_COMMANDS, "Show, compare and remove what servers recorded. `serve --record` records."
+    RECORD_COMMANDS,
+    "Show, sample, compare and remove what servers recorded. `serve --record` records.",
 )
 bench_app = _group(BENCH_COMMANDS, "Measure lookups, engines and servers on this machine.")

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from serving.commands.console import progress_bars
-from serving.commands.options.version_options import fetched_artifact, only_model
-from serving.commands.repo.arguments import named_version
+from serving.commands.options.version_options import fetched_artifact, named_version, only_model
 from serving.remote.prediction import Prediction
 from serving.remote.replay import ScoreRequest
 from sharded_infer.artifacts.artifact import Artifact, verify_files
@@ -37,9 +36,10 @@ def golden_differences(artifact: Artifact) -> dict[str, float]:
 
 
 @contextmanager
-def _opened(
-    location: str, model: str | None, version: str | None, *, verify: bool
+def opened_model(
+    location: str, model: str | None, version: str | None, *, verify: bool = False
 ) -> Iterator[Model]:
+    """A version, fetched if its repository is remote; raises as `fetch`, and `verify_files`."""
     repository = Repository(location)
     name = only_model(repository, model)
     number = None if version is None else named_version(repository, name, version)
@@ -55,7 +55,7 @@ def _opened(
 @contextmanager
 def local_scorer(location: str, model: str, version: str | None) -> Iterator[ScoreRequest]:
     """Scores recorded requests with a version opened in this process; raises as `fetch`."""
-    with _opened(location, model, version, verify=False) as opened:
+    with opened_model(location, model, version) as opened:
         yield lambda request: opened.predict(request.inputs)
 
 
@@ -72,7 +72,7 @@ def predict_here(
     `read` reads the samples, given the inputs whose ids may be strings. Raises as `fetch` and
     `verify_files`, and RequestError if a sample does not fit the model.
     """
-    with _opened(location, model, version, verify=verify) as opened:
+    with opened_model(location, model, version, verify=verify) as opened:
         samples = read(opened.spec.string_inputs)
         scores = opened.predict(batch_samples(opened.spec, samples))
         return Prediction(opened.name, opened.version, scores)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from serving.remote.caller import ANONYMOUS, Caller
 from serving.remote.failed_call import failed_call
 from serving.remote.triton_inputs import triton_inputs
-from sharded_infer.errors import ShardedInferError
+from sharded_infer.errors import RequestError, ShardedInferError
 from sharded_infer.samples.record import RecordedRequest
 
 ScoreRequest = Callable[[RecordedRequest], dict[str, NDArray[np.float32]]]
@@ -22,7 +22,8 @@ def remote_scorer(
 ) -> Iterator[ScoreRequest]:
     """Scores requests on a server, one at a time.
 
-    Raises ShardedInferError if the server cannot be reached, or refuses a request.
+    Raises RequestError for a request that the server refuses, ShardedInferError if it cannot be
+    reached, or does not know the model.
     """
     with triton.InferenceServerClient(address, creds=caller.channel_credentials()) as client:
 
@@ -36,7 +37,9 @@ def remote_scorer(
                     headers=caller.headers,
                 )
             except triton.InferenceServerException as error:
-                raise ShardedInferError(failed_call(address, caller, error)) from error
+                is_refused = error.status() == "StatusCode.INVALID_ARGUMENT"
+                kind = RequestError if is_refused else ShardedInferError
+                raise kind(failed_call(address, caller, error)) from error
             return {name: result.as_numpy(name) for name in request.scores}
 
         yield score

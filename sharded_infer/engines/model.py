@@ -261,10 +261,14 @@ class Model:
             RequestError: an input is missing, unknown, of the wrong dtype or shape, not finite
                 where the spec refuses that, or an id is outside its table.
         """
+        return self.run(self.read(inputs))
+
+    def read(self, inputs: object) -> ModelInput:
+        """A request in a client's form as a batch; as `predict`."""
         model_input = make_input(self.spec, input_arrays(self.spec, columns_of(inputs)))
         self._finite.check(model_input)
         self.zero_padding.look(model_input)
-        return self.run(model_input)
+        return model_input
 
     def _taken_apart(
         self, model_input: ModelInput, embeddings: Tensor

@@ -8,7 +8,8 @@ from sharded_infer.errors import InputError, ShardedInferError
 from sharded_infer.files.regular_file import read_regular
 from sharded_infer.inputs.columns import Columns, columns_of
 from sharded_infer.samples.parquet import read_parquet
-from sharded_infer.samples.record import is_record, recorded_samples
+from sharded_infer.samples.record import is_record
+from sharded_infer.samples.recorded_samples import recorded_samples
 from sharded_infer.samples.text import read_csv, read_json, read_tsv
 
 _TEXT = {".tsv": read_tsv, ".csv": read_csv}
@@ -22,20 +23,24 @@ def read_samples(
     tsv: bool = False,
     strings: Container[str] = (),
     model: str | None = None,
+    rows: int | None = None,
 ) -> Columns:
     """Read a file of samples, or a recording.
 
     `.parquet` is Parquet, `.csv` CSV, `.tsv` (or any file with `tsv`) TSV, anything else JSON; `-`
     is standard input. `strings` are the columns of string ids, which CSV and TSV do not declare.
-    Of a folder that a server recorded in, the answered requests of `model` are read.
+    Of a folder that a server recorded in, the answered requests of `model` are read, or `rows` of
+    their samples, as `chosen_samples`.
 
     Raises:
-        InputError: it is unreadable, or is Parquet and pyarrow is not installed.
+        InputError: it is unreadable, or Parquet without pyarrow, or no recording with `rows`.
         RequestError: it does not hold samples; names the line or sample.
     """
     path = Path(path)
     if is_record(path):
-        return recorded_samples(path, model)
+        return recorded_samples(path, model, rows)
+    if rows is not None:
+        raise InputError(f"{path}: expected a recording, to choose samples of")
     if path.suffix in _PARQUET and not tsv:
         return _read_parquet(path)
     try:

@@ -120,13 +120,14 @@ def test_requests_are_recorded_as_sent_and_score_the_same_bits_again(
         assert 0 < one.seconds["tower"] < 60 and abs(one.seconds["time"] - time.time()) < 600
     done = run("record", "compare", folder, "-r", repository, "--json")
     samples = sum(len(sent["item"]) for sent in asked)
-    figures = {"requests": 30, "samples": samples, "largest": 0.0, "mean": 0.0, "share_beyond": 0.0}
+    figures = {"requests": 30, "samples": samples, "largest": 0.0, "mean": 0.0}
+    figures |= {"share_beyond": 0.0, "refused": 0, "refusal": ""}
     assert (done.returncode, json.loads(done.stdout)) == (0, {"1": figures})
     with running_server(repository, tmp_path / "log") as server:
         done = run("record", "compare", folder, "-a", server.grpc_url, "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, {"1": figures})
     shown = json.loads(run("record", "show", folder, "--json").stdout)["1"]
-    assert (shown["requests"], shown["failed"], shown["ids"]["history"]) == (30, 0, 4 * samples)
+    assert (shown["requests"], shown["failed"], shown["ids"]["history"]["mean"]) == (30, 0, 4)
     columns = read_samples(folder, model=MODEL).values
     assert {name: len(cells) for name, cells in columns.items()} == dict.fromkeys(
         ("user", "history", "item", "price"), samples
@@ -168,8 +169,9 @@ def test_weights_are_recorded_beside_requests_without(ranker: Served, tmp_path: 
 def test_a_share_of_users_is_recorded_without_their_ids(repository: Path, tmp_path: Path) -> None:
     folder, key = tmp_path / "record", tmp_path / "key"
     key.write_bytes(b"0123456789abcdef")
-    options = ("--record", folder, "--record-share", 0.5, "--record-without", "price")
-    hashing = ("--record-hash", "user", "--record-hash-key", key)
+    options = ("--record", folder, "--record-share", 0.5, "--record-without", "nothing")
+    # Numbers, of which a hash tells nothing, are left out.
+    hashing = ("--record-hash", "user", "--record-hash", "price", "--record-hash-key", key)
     inputs = {"history": np.arange(LENGTH), "user": 7}
     own = {"item": np.arange(3), "price": np.ones((3, 2), np.float32)}
     with (
@@ -189,6 +191,9 @@ def test_a_share_of_users_is_recorded_without_their_ids(repository: Path, tmp_pa
     assert {frozenset(request.inputs) for request in found.values()} == {
         frozenset(names | {f"{name}.lengths" for name in names})
     }
+    log = (tmp_path / "log").read_text()
+    assert "record_without: recorded version 1 has no input nothing" in log
+    assert "record_hash: recorded version 1 has no sparse input price" in log
     [hashed] = {int(request.inputs["user"][0]) for request in found.values()}
     assert hashed not in range(100)
 

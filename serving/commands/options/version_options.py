@@ -55,6 +55,21 @@ def only_model(repository: Repository, model: str | None) -> str:
     return models[0]
 
 
+def named_version(repository: Repository, model: str, name: str) -> int:
+    """Resolve a number, a label or `latest`; raise NotFoundError if there is no such version."""
+    versions = repository.versions(model)
+    if name == "latest":
+        return versions[-1]
+    if not (name.isascii() and name.isdigit()):
+        return repository.label_history(model).version(name)
+    if (version := int(name)) not in versions:
+        raise NotFoundError(
+            f"{repository.location}: model {model!r} has no version {version}; it has "
+            f"{', '.join(map(str, versions))}"
+        )
+    return version
+
+
 def key_ids(repository: Repository, model: str, version: int) -> list[str]:
     """Key ids of a version's signatures, which are not checked."""
     return sorted(repository.signatures.of(model, repository.manifest_text(model, version)))

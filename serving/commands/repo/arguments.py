@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sharded_infer.errors import NotFoundError
+from serving.commands.options.version_options import named_version
 from sharded_infer.repositories.repository import Repository
 
 LocationArgument = Annotated[
@@ -25,21 +25,6 @@ ModelVersionArgument = Annotated[
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
 ]
-
-
-def named_version(repository: Repository, model: str, name: str) -> int:
-    """Resolve a number, a label or `latest`; raise NotFoundError if there is no such version."""
-    versions = repository.versions(model)
-    if name == "latest":
-        return versions[-1]
-    if not (name.isascii() and name.isdigit()):
-        return repository.label_history(model).version(name)
-    if (version := int(name)) not in versions:
-        raise NotFoundError(
-            f"{repository.location}: model {model!r} has no version {version}; it has "
-            f"{', '.join(map(str, versions))}"
-        )
-    return version
 
 
 def named_model_version(repository: Repository, text: str) -> tuple[str, int]:

@@ -8,7 +8,8 @@ import typer
 
 from serving.commands.console import JsonOption, figure_table, print_result, progress_bars
 from serving.commands.models.version import output_text
-from serving.commands.repo.arguments import LocationArgument, ModelArgument, named_version
+from serving.commands.options.version_options import named_version
+from serving.commands.repo.arguments import LocationArgument, ModelArgument
 from sharded_infer.artifacts.provenance import provenance_text
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.reports.quantization.table_errors import UNKNOWN, error_text

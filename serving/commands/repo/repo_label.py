@@ -7,11 +7,11 @@ import typer
 
 from kernels.wording import did_you_mean
 from serving.commands.console import JsonOption, print_result, say
+from serving.commands.options.version_options import named_version
 from serving.commands.repo.arguments import (
     DryRunOption,
     LocationArgument,
     ModelArgument,
-    named_version,
     weights_text,
 )
 from sharded_infer.errors import InputError, NotFoundError

@@ -17,13 +17,12 @@ from serving.commands.console import (
     progress_bars,
 )
 from serving.commands.models.version import print_version
-from serving.commands.options.version_options import key_ids
+from serving.commands.options.version_options import key_ids, named_version
 from serving.commands.repo.arguments import (
     LocationArgument,
     ModelArgument,
     age_seconds,
     age_text,
-    named_version,
     weights_text,
 )
 from serving.commands.repo.promotion_text import promotion_lines

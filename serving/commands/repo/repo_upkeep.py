@@ -8,12 +8,11 @@ import typer
 from kernels.wording import counted
 from serving.commands.console import JsonOption, print_errors, print_result, progress_bars
 from serving.commands.models.version import NO_CHECKSUM
-from serving.commands.options.version_options import TrustedKeyOption
+from serving.commands.options.version_options import TrustedKeyOption, named_version
 from serving.commands.repo.arguments import (
     AnyModelArgument,
     DryRunOption,
     LocationArgument,
-    named_version,
 )
 from sharded_infer.artifacts.manifest import MANIFEST_NAME
 from sharded_infer.byte_sizes import size_text

@@ -1,8 +1,12 @@
 """Histograms of the metrics page, with statistics of their values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,19 @@ class Histogram:
             / count
         )
         return mean, sqrt(variance)
+
+
+def binned(numbers: Sequence[NDArray[Any]], bins: int) -> tuple[list[list[int]], list[float]]:
+    """Counts of several arrays in bins of equal widths, and the `bins + 1` edges of these.
+
+    Empty without numbers, which are finite.
+    """
+    if not any(map(len, numbers)):
+        return [[] for _ in numbers], []
+    joined = np.concatenate(numbers).astype(np.float64)
+    # Not NumPy's edges, which do not exist for large equal numbers.
+    edges = np.linspace(joined.min(), joined.max(), bins + 1)
+    return [np.histogram(own, edges)[0].tolist() for own in numbers], edges.tolist()
 
 
 def histogram_of(cumulative: Mapping[str, float], *, least: float = -inf) -> Histogram:

@@ -3,7 +3,7 @@ import pytest
 
 from serving.metrics.families.model_families import SCORE_BOUNDARIES
 from serving.metrics.families.request_families import LATENCY_BOUNDARIES
-from serving.remote.promotion.histogram import Histogram, histogram_of
+from serving.remote.promotion.histogram import Histogram, binned, histogram_of
 
 
 def of_values(values: np.ndarray, boundaries: tuple[float, ...], least: float) -> Histogram:
@@ -39,3 +39,13 @@ def test_an_empty_histogram_says_nothing() -> None:
     empty = Histogram()
     assert (empty.count, empty.quantile(0.5), empty.above(1)) == (0, 0, 0)
     assert empty.mean_and_deviation() == (0, 0)
+
+
+def test_bins_of_numbers_that_are_equal_or_large_or_none() -> None:
+    large = np.full(3, 3e38, np.float32)
+    counts, edges = binned([large, large[:1]], 4)
+    assert [sum(own) for own in counts] == [3, 1] and len(edges) == 5
+    near = np.array([1.0, np.nextafter(np.float32(1), np.float32(2))], np.float32)
+    counts, edges = binned([near], 200)
+    assert sum(counts[0]) == 2 and edges[0] == 1.0 < edges[-1]
+    assert binned([large[:0], large[:0]], 4) == ([[], []], [])
