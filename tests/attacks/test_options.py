@@ -188,12 +188,16 @@ _WRITTEN = {
     "bench serve --chart",
     "calibrate --out", "calibrate --disk",
     "demo --json", "demo --repository", "doctor --folder", "inspect --html",
-    "plan --html", "plan --json", "quantize --html", "quantize --out", "spec --out",
+    "plan --html", "plan --json", "quantize --html", "quantize --out", "record show --html",
+    "spec --out",
 }  # fmt: skip
 
 
-# A name or a file.
-_TOPOLOGIES = {"plan --topology", "publish --topology", "cluster publish --topology"}
+# A name or a file, or a folder or a URL.
+_PLACES = {
+    "plan --topology", "publish --topology", "cluster publish --topology", "bench serve --replay",
+    "record show record", "record sample record", "record compare record", "record prune record",
+}  # fmt: skip
 
 
 def _needs(files: Files) -> dict[str, dict[str, str]]:
@@ -214,7 +218,8 @@ def _needs(files: Files) -> dict[str, dict[str, str]]:
         "quantize": model,
         "record compare": {"1": published, "--address": nobody},
         "record prune": {"--older-than": "1d"},
-        "record show": {},
+        "record sample": {},
+        "record show": {"1": published},
         "repo compact": {"1": published, "2": "small"},
         "repo copy": {**signed, "3": repository},
         "repo promote": {"1": published, "2": "small", "--server": f"http://{nobody}"},
@@ -271,7 +276,7 @@ def test_a_file_that_is_read_and_is_none_is_refused(
     assert sharded_infer(*plan, "--json", files.folder / "plan.json").code == 0
     path = _wrong_files(tmp_path)[kind]
     for option in options():
-        is_read = Path in option.kinds or str(option) in _TOPOLOGIES
+        is_read = Path in option.kinds or str(option) in _PLACES
         if not is_read or str(option) in _WRITTEN:
             continue
         if option.name == "--follow" and kind in ("folder", "empty"):

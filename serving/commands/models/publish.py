@@ -28,11 +28,14 @@ from serving.commands.models.quantization import (
 )
 from serving.commands.options.option_fields import declare_fields
 from serving.commands.options.version_options import RepositoryOption, SignKeyOption
+from sharded_infer.artifacts.golden import DEFAULT_SAMPLES
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError
+from sharded_infer.inputs.columns import Columns
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys
 from sharded_infer.samples.file import read_samples
+from sharded_infer.samples.record import is_record
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.order_rows import OrderRows
@@ -60,6 +63,22 @@ class PublishOptions:
     error_budget: ErrorBudgetOption = None
     samples: SamplesOption = None
     calibration: CalibrationOption = None
+    golden: Annotated[
+        Path | None,
+        typer.Option(
+            help="Samples that become the golden requests, whose scores every server compares as "
+            "it loads the version: as --samples, or a recording; default: random ones, or the "
+            "first of --calibration."
+        ),
+    ] = None
+    golden_rows: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples to choose of a recording --golden, evenly over sizes of requests and "
+            "over those with and without unknown ids; default: 64.",
+            min=1,
+        ),
+    ] = None
     note: Annotated[str | None, typer.Option(help="A note, kept with the version.")] = None
     run_id: Annotated[
         str | None, typer.Option(help="The training run's id in a tracker, kept with the version.")
@@ -93,22 +112,38 @@ class PublishOptions:
             weights=self.weights.resolve(),
             topology=named,
             samples=None if self.samples is None else self.samples.resolve(),
+            # Of the step that joins them.
+            golden=None,
+            golden_rows=None,
         )
+
+    def golden_samples(self, spec: ModelSpec) -> Columns | None:
+        """Samples of --golden; InputError as `read_samples`."""
+        if self.golden is None:
+            if self.golden_rows is not None:
+                raise InputError("--golden-rows: expected --golden, to choose from")
+            return None
+        rows = self.golden_rows
+        if rows is None and is_record(self.golden):
+            rows = DEFAULT_SAMPLES
+        return read_samples(self.golden, strings=spec.string_inputs, model=spec.name, rows=rows)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishJob:
-    """A model to publish: its spec with the command line's budget, and the use of its features."""
+    """A model to publish: its spec with the command line's budget, and what samples say of it."""
 
     options: PublishOptions
     spec: ModelSpec
     statistics: Mapping[str, FeatureStatistics] | None
+    golden: Columns | None
 
     @classmethod
     def read(cls, options: PublishOptions) -> "PublishJob":
         """Read spec and samples; raises as `load_spec`, `with_budget` and `counted_statistics`."""
         spec = with_budget(load_spec(options.spec), options.memory_budget, options.error_budget)
-        return cls(options, spec, counted_statistics(spec, options.samples, options.spec.parent))
+        statistics = counted_statistics(spec, options.samples, options.spec.parent)
+        return cls(options, spec, statistics, options.golden_samples(spec))
 
     def read_trained(self) -> tuple[Any, Any, Any]:
         """Read as `read_trained`, and print the input order of a tower with unnamed inputs."""
@@ -160,6 +195,7 @@ class PublishJob:
             options.repository,
             topologies=options.topologies,
             statistics=self.statistics,
+            samples=self.golden,
             calibration=measured,
             parts=parts,
             note=options.note,
@@ -270,7 +306,7 @@ def publish_command(
 
 def _check_part_options(options: PublishOptions, join: int | None) -> None:
     values = {"join": join, **asdict(options)}
-    for name in ("calibration", "note", "run_id", "source_revision", "sign_key", "join"):
+    for name in ("calibration", "golden", "note", "run_id", "source_revision", "sign_key", "join"):
         if values[name]:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} is for the step that joins the parts, not for --part")

@@ -118,7 +118,16 @@ def _check(changes: ChangeOptions, options: Options) -> None:
     has_rows = changes.changed or changes.follow or options["weights"] is not None
     if not has_rows and changes.tower is None:
         raise InputError("--base: expected --changed, --weights or --tower")
-    for name in ("spec", "topology", "memory_budget", "error_budget", "samples", "calibration"):
+    for name in (
+        "spec",
+        "topology",
+        "memory_budget",
+        "error_budget",
+        "samples",
+        "calibration",
+        "golden",
+        "golden_rows",
+    ):
         if options[name] is not None:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag}: changed rows have their base's; publish the model whole")

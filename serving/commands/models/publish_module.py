@@ -89,6 +89,8 @@ def publish_module(
         raise InputError("--spec and --module exclude each other: the module says what it is")
     if options["samples"] is not None or options["order_rows"] != OrderRows.AS_TRAINED:
         raise InputError("--samples and --order-rows: expected none beside --module")
+    if options["golden"] is not None or options["golden_rows"] is not None:
+        raise InputError("--golden: expected --calibration beside --module")
     if chosen.example is None:
         raise InputError("--module: expected --example, arguments of a call of it")
     keys = read_signing_keys(options["sign_key"] or ())
