@@ -45,10 +45,10 @@ class ServeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Serialized requests, sent in turn."""
+    """Serialized requests, sent in turn, and their pairs, of each or in the mean."""
 
     messages: Sequence[bytes]
-    pairs: int
+    pairs: float
     connections: int = 16
     deadline_seconds: float = math.inf
 
@@ -100,6 +100,13 @@ def measure_open(
     schedule = (
         poisson_schedule(rate, seconds, seed) if poisson else constant_schedule(rate, seconds)
     )
+    return measure_schedule(server, loading, schedule)
+
+
+def measure_schedule(
+    server: ServerUnderTest, loading: Loading, schedule: NDArray[np.float64]
+) -> tuple[ServeFigures, LoadResult]:
+    """Send requests at times, float64 seconds from the start; InputError as `measure_open`."""
     load = partial(
         run_open,
         server.target,

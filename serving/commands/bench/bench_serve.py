@@ -11,10 +11,18 @@ from urllib.parse import urlsplit
 
 import typer
 
+from kernels.wording import counted
 from serving.bench.line_chart import latency_chart
-from serving.bench.servers.serve import Loading, ServeFigures, measure_closed, measure_open
+from serving.bench.servers.serve import (
+    Loading,
+    ServeFigures,
+    measure_closed,
+    measure_open,
+    measure_schedule,
+)
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of, target_of
 from serving.bench.workloads.named import workload_named
+from serving.bench.workloads.recorded import recorded_load
 from serving.commands.bench.options import PairsOption, ServeOption, TowerPrecision, WorkloadOption
 from serving.commands.bench.report import TEXT, Columns, Report, bench_command, counts_text
 from serving.commands.console import check_target, write_target
@@ -22,6 +30,7 @@ from serving.commands.options.caller_options import TokenFileOption, caller_of
 from sharded_infer.byte_sizes import three_digits
 from sharded_infer.errors import InputError
 from sharded_infer.progress import Progress
+from sharded_infer.samples.record import local_record
 from sharded_infer.specs.precision import Precision
 
 _SWEEP = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05)
@@ -89,6 +98,20 @@ def bench_serve_command(
         float | None, typer.Option(help="Deadline of each request, milliseconds.", min=0.001)
     ] = None,
     duration: Annotated[float, typer.Option(help="Seconds of load.", min=0.1)] = 10.0,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECORD",
+            help="Recorded requests (serve --record), a folder or URL, at the times at which they "
+            "came, those of the first --duration; needs --address.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model of --replay; needed if there are several.")
+    ] = None,
+    speed: Annotated[
+        float, typer.Option(help="With --replay: 2 sends them in half the time.", min=1e-6)
+    ] = 1.0,
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Open loops from 10% to 105% of the capacity.")
     ] = False,
@@ -117,18 +140,16 @@ def bench_serve_command(
         raise InputError("--token-file needs --address")
     if requests_per_second is not None and concurrency is not None:
         raise InputError("--requests-per-second and --concurrency exclude each other")
-    if transport is LoadTransport.HTTP and (sweep or requests_per_second or deadline_ms):
+    if replay is not None and (requests_per_second or concurrency or sweep or address is None):
         raise InputError(
-            "--transport http: a closed loop without deadlines: expected neither --sweep, nor "
-            "--requests-per-second, nor --deadline-ms"
+            "--replay: recorded times: expected --address, and neither --requests-per-second, nor "
+            "--concurrency, nor --sweep"
         )
-    if transport is LoadTransport.HTTP and address is not None and metrics_url is None:
-        raise InputError("--transport http with --address needs --metrics-url: its host and port")
+    is_closed = not (replay or sweep or requests_per_second or deadline_ms)
+    _check_transport(transport, address, metrics_url, is_closed=is_closed)
     chosen = workload_named(workload, precision)
-    loading = replace(
-        Loading.of(chosen, pairs),
-        deadline_seconds=math.inf if deadline_ms is None else deadline_ms / 1e3,
-    )
+    deadline_seconds = math.inf if deadline_ms is None else deadline_ms / 1e3
+    loading = replace(Loading.of(chosen, pairs), deadline_seconds=deadline_seconds)
     poisson, flying = distribution is Distribution.POISSON, concurrency or _CAPACITY_CONCURRENCY
     with ExitStack() as stack:
         if address is None:
@@ -139,7 +160,15 @@ def bench_serve_command(
             target = replace(target_of(address), token=caller.call.token)
             server = ServerUnderTest(target, metrics_url, caller=caller)
         notes: list[str] = []
-        if sweep:
+        load = f"{workload}, {precision} tower, {pairs} pairs a request"
+        if replay is not None:
+            with local_record(replay, model) as folder:
+                recorded = recorded_load(folder, model, speed=speed, seconds=duration)
+            loading = replace(loading, messages=recorded.messages, pairs=recorded.pairs)
+            figures, _ = measure_schedule(server, loading, recorded.schedule)
+            rows, fields = [(counted(len(recorded.messages), "request"), figures)], asdict(figures)
+            load = f"{replay} at {speed:g} times its pace, {recorded.pairs:.3g} pairs a request"
+        elif sweep:
             rows, fields = _sweep(server, loading, duration, distribution, chart)
         elif requests_per_second is not None:
             figures, _ = measure_open(
@@ -156,12 +185,25 @@ def bench_serve_command(
         [_row(*row) for row in rows],
         [
             *notes,
-            f"{workload}, {precision} tower, {pairs} pairs a request; server on one core, load on "
-            "another.",
+            f"{load}; server on one core, load on another.",
             "Percentiles, processor time a request and the generator's p99 lag in milliseconds.",
         ],
         fields,
     )
+
+
+def _check_transport(
+    transport: LoadTransport, address: str | None, metrics_url: str | None, *, is_closed: bool
+) -> None:
+    if transport is not LoadTransport.HTTP:
+        return
+    if not is_closed:
+        raise InputError(
+            "--transport http: a closed loop without deadlines: expected neither --replay, nor "
+            "--sweep, nor --requests-per-second, nor --deadline-ms"
+        )
+    if address is not None and metrics_url is None:
+        raise InputError("--transport http with --address needs --metrics-url: its host and port")
 
 
 def _row(load: str, figures: ServeFigures) -> dict[str, Any]:
