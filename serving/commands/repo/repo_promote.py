@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from serving.commands.console import JsonOption, print_result
+from serving.commands.lazy_group import load_by_name
 from serving.commands.options.caller_options import CallerOptions, caller_of
 from serving.commands.options.durations import parse_seconds
 from serving.commands.options.option_fields import declare_fields
@@ -74,6 +75,14 @@ def repo_promote_command(
             "--watch; waits until its lease is over.",
         ),
     ] = False,
+    record: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECORD",
+            help="Judge by recorded requests (serve --record), a folder or URL, which both "
+            "versions score here, in place of --server; TO is moved at once.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
     **credentials: Any,
 ) -> None:
@@ -86,6 +95,15 @@ def repo_promote_command(
     reason is kept with the label (repo show), and the exit code is 1. After the last step TO is
     moved to the version, and all weights are taken away. With --json, prints one line a step.
     """
+    if record is not None:
+        if servers or resume:
+            raise InputError("--record: expected neither --server nor --resume")
+        promote_recorded = load_by_name("serving.commands.repo.recorded_promotion:promote_recorded")
+        version, comparison = promote_recorded(Repository(location), model, record, source, target)
+        fields = {"model": model, "promoted": version, "requests": int(comparison.new.answered)}
+        text = f"{model}: version {version} is promoted, by {fields['requests']} recorded requests"
+        print_result(fields, text, as_json=as_json)
+        return
     caller = caller_of(credentials)
     shares = steps.split(",")
     if not all(share.isascii() and share.isdigit() for share in shares):
