@@ -510,6 +510,15 @@ class ServerConfig:
             metavar="INPUT",
         ),
     ] = ()
+    warm_from: Annotated[
+        str | None,
+        Setting(
+            Group.MODELS,
+            "Recorded requests (--record), a folder or URL, whose latest a version scores before "
+            "it is ready: at most 1,000, in 10 s (extra `parquet`).",
+            metavar="RECORD",
+        ),
+    ] = None
     tracing: TraceSettings | None = None
     tokens: str | None = field(default=None, repr=False)
 

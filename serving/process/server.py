@@ -138,6 +138,7 @@ def serve(
             config.user_cache_bytes,
             config.row_memory_bytes,
             products,
+            config.warm_from,
         ),
     )
     store.announce(models)

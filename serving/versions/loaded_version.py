@@ -58,6 +58,7 @@ class ServingOverrides:
         user_cache_bytes: for users' states of each version in each process.
         row_memory_bytes: for rows of each version, in all processes; None: all are in memory.
         products: how the precision of towers' products is chosen on the host.
+        warm_from: a recording whose requests a version scores before it serves.
     """
 
     mode: BatchingMode | None = None
@@ -72,6 +73,7 @@ class ServingOverrides:
     user_cache_bytes: int = 0
     row_memory_bytes: int | None = None
     products: ProductsOption = ProductsOption.AUTO
+    warm_from: str | None = None
 
     @property
     def own_row_memory_bytes(self) -> int | None:

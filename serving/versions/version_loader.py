@@ -20,7 +20,7 @@ from serving.versions.memory_fit import (
     needed_bytes,
     row_bytes,
 )
-from serving.versions.warm_up import measure_costs
+from serving.versions.warm_up import measure_costs, run_recorded
 from sharded_infer.address_space import address_space_left, is_short_of_memory, memory_short
 from sharded_infer.artifacts.artifact import Artifact, open_artifact
 from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES
@@ -131,6 +131,8 @@ class VersionLoader:
             known = self._known.get(kernels)
             costs = measure_costs(model, self.max_batch, progress, known=known)
             self._known[kernels] = costs
+            if self.overrides.warm_from is not None:
+                run_recorded(model, self.overrides.warm_from)
         metrics.describe(_facts_of(model))
         loaded_version = LoadedVersion(
             model=model,

@@ -1,16 +1,26 @@
 """Runs a version's batch sizes before it serves, and measures their costs."""
 
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from time import monotonic, thread_time
 
+from kernels.wording import counted
 from serving.errors import DeadlineError
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model
-from sharded_infer.errors import ShardHostError
+from sharded_infer.errors import RequestError, ShardedInferError, ShardHostError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.progress import Progress, no_progress
+from sharded_infer.samples.record import (
+    RecordedRequest,
+    RecordFile,
+    local_record,
+    record_files,
+    recorded_requests,
+)
 
 _log = logging.getLogger("sharded_infer")
 # Batches whose cost is measured, until one takes longer than the following limit.
@@ -20,6 +30,8 @@ _LONGEST_MEASURED_SECONDS = 0.25
 _MEASURED_SECONDS = 0.025
 _FEWEST_ROUNDS, _MOST_ROUNDS = 1, 7
 _A_FEW = (1, 16, 256)
+# Of a recording.
+_MOST_RECORDED, _MOST_RECORDED_FILES, _RECORDED_SECONDS = 1000, 8, 10.0
 
 
 def measure_costs(
@@ -57,6 +69,39 @@ def measure_costs(
             break
         progress("warming up", done, len(batches))
     return costs
+
+
+def run_recorded(model: Model, record: str) -> None:
+    """Runs the latest requests of a recording, which bring their rows into memory.
+
+    A recording that cannot be read, has none of this model, or has some that the version refuses,
+    is logged.
+    """
+    started, count, refusal = monotonic(), 0, ""
+    try:
+        with local_record(record, model.name, _MOST_RECORDED_FILES) as folder:
+            files = sorted(record_files(folder, model.name), key=lambda file: file.hour)
+            latest = chain(*(_last(file) for file in files[: -_MOST_RECORDED_FILES - 1 : -1]))
+            for request in islice(latest, _MOST_RECORDED):
+                try:
+                    run_batch(model, model.read(request.inputs))
+                    count += 1
+                except RequestError as error:
+                    refusal = str(error)
+                if monotonic() - started > _RECORDED_SECONDS:
+                    break
+    except (ShardedInferError, OSError) as error:
+        refusal = str(error)
+    what = f"{model.name} version {model.version}: warmed with {counted(count, 'recorded request')}"
+    if refusal:
+        _log.warning("%s: %s", what, refusal)
+    else:
+        _log.info("%s", what)
+
+
+def _last(file: RecordFile) -> Iterator[RecordedRequest]:
+    """The last requests of a file, from the last one on."""
+    yield from reversed(deque(recorded_requests([file]), _MOST_RECORDED))
 
 
 def warm_thread(model: Model) -> None:

@@ -398,7 +398,7 @@ NOT_RUN = {
     "a model that TorchRec trained": 3,
     "installs packages": 2,
     "measures for minutes": 4,
-    "recorded traffic": 3,
+    "recorded traffic": 8,
     "several machines": 2,
     "takes minutes": 3,
 }
