@@ -43,8 +43,7 @@ EXPORTED_KEEPING_GIL void sharded_infer_recording_set(Calls* calls, std::uint64_
 // Calls that were dropped so far, because too many bytes waited.
 EXPORTED_KEEPING_GIL std::int64_t sharded_infer_recording_dropped(const Calls* calls);
 
-// Takes the waiting calls; null: none waits. `finish` lets go of them and
-// of their routes.
+// Takes the waiting calls; null: none waits. `finish` lets go of them and of their routes.
 EXPORTED_KEEPING_GIL RecordedBatch* sharded_infer_recording_take(Calls* calls);
 EXPORTED_KEEPING_GIL void sharded_infer_recording_finish(Calls* calls, RecordedBatch* batch);
 

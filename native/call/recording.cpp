@@ -110,7 +110,7 @@ void read(RecordedBatch& batch, Request& request, RecordedCalls& recorded) {
   clear(batch, *request.model, route->outputs.size());
   recorded = RecordedCalls();
   Call inputs;
-  const std::vector<Call*> one{&inputs};
+  const std::vector<Call*> read_call{&inputs};
   JsonTensors tensors;
   std::int64_t bytes = 0;
   for (; batch.read < batch.calls.size() && bytes < kMostReadBytes; ++batch.read) {
@@ -118,7 +118,7 @@ void read(RecordedBatch& batch, Request& request, RecordedCalls& recorded) {
     if (call.route != route) break;
     bytes += std::int64_t(call.end - call.id);
     if (read_again(batch, call, request, tensors, inputs))
-      add(batch, one, call, *request.model);
+      add(batch, read_call, call, *request.model);
     else
       ++recorded.unread;
   }

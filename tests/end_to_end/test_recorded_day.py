@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import time
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from sharded_infer import Precision, Repository, export_tower, write_program
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.artifacts.golden import load_golden
+from sharded_infer.repositories.promotion.record import Promotion
 from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.record import record_files, recorded_requests
 from sharded_infer.specs.release_spec import ReleaseSpec
@@ -170,6 +172,9 @@ def test_labels_move_where_recorded_requests_break_no_bound(day: Day, tmp_path: 
     done = run(*promote)
     assert done.returncode == 1
     assert "stable stays at its version: the mean of score is shifted" in done.stderr
+    begun = Promotion("canary", "stable", 2, 1, (50,), 0, time(), 60.0, "another", time() + 60)
+    Repository(repository).change_labels(MODEL, lambda labels: labels.promoting(begun))
+    assert "canary is promoted by another" in run(*promote).stderr
     run("repo", "label", repository, MODEL, "canary", 3)
     done = run(*promote, "--json")
     assert json.loads(done.stdout) == {"model": MODEL, "promoted": 3, "requests": REQUESTS}

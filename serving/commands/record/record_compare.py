@@ -58,7 +58,7 @@ def record_compare_command(
     if (repository is None) == (address is None):
         raise InputError("expected one of --repository and --address")
     caller = caller_of(credentials)
-    found: dict[int, _Differences] = defaultdict(_Differences)
+    by_version: dict[int, _Differences] = defaultdict(_Differences)
     with ExitStack() as stack:
         files = record_files(stack.enter_context(local_record(record, model)), model)
         if address is not None:
@@ -69,10 +69,12 @@ def record_compare_command(
         score: ScoreRequest = stack.enter_context(scorer)
         for request in recorded_requests(files):
             if request.is_scored:
-                found[request.version].add(request, score, bound)
-    if not found:
+                by_version[request.version].add(request, score, bound)
+    if not by_version:
         raise InputError(f"{record}: no answered requests")
-    fields = {str(number): differences.fields() for number, differences in sorted(found.items())}
+    fields = {
+        str(number): differences.fields() for number, differences in sorted(by_version.items())
+    }
     lines = [
         f"recorded by version {number}: {counted(own['requests'], 'request')}, "
         f"{counted(own['samples'], 'sample')}; scores differ by at most {own['largest']:.3g}, "

@@ -123,13 +123,13 @@ class Labels:
 
     def of(self, request: RecordedRequest, output: str) -> Numbers:
         """fp64 `[samples]`; NaN without a label."""
-        found = np.full(request.samples, np.nan)
+        labels = np.full(request.samples, np.nan)
         column = self._columns.get(f"{LABEL}.{output}", self._columns.get(LABEL))
         for candidate, row in self._rows.get(request.request_id, {}).items():
-            if column is None or (self._has_candidates and not 0 <= candidate < len(found)):
+            if column is None or (self._has_candidates and not 0 <= candidate < len(labels)):
                 continue
-            found[candidate if self._has_candidates else slice(None)] = column[row]
-        return found
+            labels[candidate if self._has_candidates else slice(None)] = column[row]
+        return labels
 
 
 @dataclass(slots=True)

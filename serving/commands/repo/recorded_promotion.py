@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from time import monotonic
+from time import monotonic, time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from serving.remote.promotion.histogram import Bucket, Histogram, binned
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model
 from sharded_infer.errors import InputError, RequestError
+from sharded_infer.repositories.labels import Labels
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.samples.record import (
     RecordedRequest,
@@ -35,10 +36,12 @@ def promote_recorded(
 
     Raises:
         PromotionError: a bound is broken, or too few requests are recorded to know.
-        InputError: there are no bounds, both labels mean one version, or as `recorded_requests`.
+        InputError: there are no bounds, both labels mean one version, another process promotes, or
+            as `recorded_requests`.
         NotFoundError: there is no such model or label.
     """
     labels = repository.label_history(model)
+    _check_ended(model, labels)
     version = labels.version(source)
     if version == labels.version(target):
         raise InputError(f"{model}: {source} and {target} both mean version {version}")
@@ -53,23 +56,34 @@ def promote_recorded(
                 f"{model} version {version}: its spec has no bound to watch; expected one in "
                 "[release]"
             )
-        scored = _Scored(new), _Scored(old)
+        runs = _VersionRun(new), _VersionRun(old)
         for number, request in enumerate(recorded_requests(record_files(folder, model))):
-            # In turns, so that none has always what the other brought into caches.
-            for one in scored if number % 2 else scored[::-1]:
-                one.score(request)
-    new_figures, old_figures = _figures(scored)
+            # In turns: the second finds rows in caches.
+            for version_run in runs if number % 2 else runs[::-1]:
+                version_run.score(request)
+    new_figures, old_figures = _figures(runs)
     comparison = Comparison(new_figures, old_figures, target)
     reason = comparison.broken(bounds) or comparison.lacking(bounds, source)
     if reason:
         raise PromotionError(f"{model}: {target} stays at its version: {reason}")
-    repository.change_labels(model, lambda labels: labels.moved(target, version))
+
+    def change(labels: Labels) -> Labels:
+        _check_ended(model, labels)
+        return labels.moved(target, version)
+
+    repository.change_labels(model, change)
     return version, comparison
 
 
+def _check_ended(model: str, labels: Labels) -> None:
+    promotion = labels.promotion
+    if promotion is not None and not promotion.has_expired(time()):
+        raise InputError(f"{model}: {promotion.source} is promoted by {promotion.by}")
+
+
 @dataclass(slots=True)
-class _Scored:
-    """Requests that a version has scored."""
+class _VersionRun:
+    """Requests that a version has scored, and what they took."""
 
     model: Model
     failed: int = 0
@@ -93,24 +107,24 @@ class _Scored:
             self.scores[name].append(scores.ravel())
 
 
-def _figures(scored: Sequence[_Scored]) -> list[VersionFigures]:
+def _figures(runs: Sequence[_VersionRun]) -> list[VersionFigures]:
     """Of versions, whose histograms have equal bounds."""
-    seconds = _histograms([np.array(one.seconds) for one in scored])
-    shared = [name for name in scored[0].scores if all(name in one.scores for one in scored)]
+    seconds = _histograms([np.array(run.seconds) for run in runs])
+    shared = [name for name in runs[0].scores if all(name in run.scores for run in runs)]
     scores = {
-        name: _histograms([np.concatenate(one.scores[name]) for one in scored]) for name in shared
+        name: _histograms([np.concatenate(run.scores[name]) for run in runs]) for name in shared
     }
     return [
         VersionFigures(
-            len(one.seconds),
-            one.failed,
+            len(run.seconds),
+            run.failed,
             seconds[place],
             {name: histograms[place] for name, histograms in scores.items()},
-            len(one.seconds),
-            one.ids + one.unknown_ids,
-            one.unknown_ids,
+            len(run.seconds),
+            run.ids + run.unknown_ids,
+            run.unknown_ids,
         )
-        for place, one in enumerate(scored)
+        for place, run in enumerate(runs)
     ]
 
 
