@@ -183,10 +183,9 @@ std::unique_ptr<RecordedBatch> Recording::take() {
     spare_.reset();
     return nullptr;
   }
-  const auto by_route = [](const RecordedCall& one, const RecordedCall& other) {
-    return one.route < other.route;
-  };
-  std::stable_sort(batch->calls.begin(), batch->calls.end(), by_route);
+  std::sort(batch->calls.begin(), batch->calls.end(), [](const auto& one, const auto& other) {
+    return one.route != other.route ? one.route < other.route : one.id < other.id;
+  });
   return batch;
 }
 
