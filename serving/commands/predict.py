@@ -10,7 +10,7 @@ from serving.commands.console import ERRORS, JsonOption, print_json
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.caller_options import CallerOptions, caller_of
 from serving.commands.options.option_fields import declare_fields
-from serving.commands.options.version_options import ModelOption
+from serving.commands.options.version_options import AddressOption, ModelOption
 from serving.remote.prediction import predict_remote
 from sharded_infer.errors import InputError
 from sharded_infer.inputs.columns import Columns
@@ -31,9 +31,7 @@ def predict_command(
             help="Score here, without a server; a folder or URL.",
         ),
     ] = None,
-    address: Annotated[
-        str | None, typer.Option("--address", "-a", help="Score on a server, HOST:PORT.")
-    ] = None,
+    address: AddressOption = None,
     model: ModelOption = None,
     version: Annotated[
         str | None,

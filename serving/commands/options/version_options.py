@@ -24,6 +24,9 @@ RepositoryOption = Annotated[
 ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help="Model; may be left out if there is only one.")
 ]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", "-a", help="Score on a server, HOST:PORT.")
+]
 VersionOption = Annotated[int | None, typer.Option("--version", help="Version; default: latest.")]
 SignKeyOption = Annotated[
     list[Path] | None,

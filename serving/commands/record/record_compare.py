@@ -12,7 +12,7 @@ from serving.commands.console import JsonOption, print_result
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.caller_options import CallerOptions, caller_of
 from serving.commands.options.option_fields import declare_fields
-from serving.commands.options.version_options import ModelOption
+from serving.commands.options.version_options import AddressOption, ModelOption
 from serving.commands.record.arguments import RecordArgument
 from serving.remote.replay import ScoreRequest, remote_scorer
 from sharded_infer.errors import InputError, RequestError
@@ -31,9 +31,7 @@ def record_compare_command(
         str | None,
         typer.Option("--repository", "-r", metavar="REPO", help="Score here, without a server."),
     ] = None,
-    address: Annotated[
-        str | None, typer.Option("--address", "-a", help="Score on a server, HOST:PORT.")
-    ] = None,
+    address: AddressOption = None,
     model: ModelOption = None,
     version: Annotated[
         str | None,

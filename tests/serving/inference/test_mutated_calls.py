@@ -160,9 +160,9 @@ class Model:
         finally:
             self._calls.end(batch.address, monotonic(), by_clock=True)
             recorded = list(self._waiting.take())
-        for one in recorded:
-            assert isinstance(one, RecordedCalls)
-            self._check_recorded(one, header, wanted)
+        for calls in recorded:
+            assert isinstance(calls, RecordedCalls)
+            self._check_recorded(calls, header, wanted)
         # Calls with inputs in shared memory are not recorded.
         assert len(recorded) == (0 if b"shared_memory_region" in sent else 1)
         return True
