@@ -15,6 +15,7 @@ class PairBiases(ctypes.Structure):
         ("values", ctypes.c_void_p),
         ("fixed_stride", ctypes.c_int64),
         ("positions", ctypes.c_int64),
+        ("first", ctypes.c_int64),
         ("cells", ctypes.c_int32),
         ("first_cell", ctypes.c_int32),
         ("shift", ctypes.c_int32),
@@ -27,5 +28,5 @@ class PairBiases(ctypes.Structure):
 
 
 check_layout(LIBRARY, "pair_biases", 0x5BB84C84, {
-    PairBiases: 0x9EFCA056,
+    PairBiases: 0xF48ED1FE,
 })

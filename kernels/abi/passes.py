@@ -13,6 +13,12 @@ class PassKind(IntEnum):
     PAIR_BIASES = 2
 
 
+class Keeping(IntEnum):
+    NOTHING = 0
+    WORTHWHILE = 1
+    ALL = 2
+
+
 POSITIONS = -1
 CANDIDATES = -2
 LAST_ROW = -1
@@ -56,6 +62,25 @@ class Pass(ctypes.Structure):
     )
 
 
+class StateOfPasses(ctypes.Structure):
+    _fields_ = (
+        ("memory", ctypes.c_int64),
+        ("column", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+    )
+
+
+class KnownBlocks(ctypes.Structure):
+    _fields_ = (
+        ("table", ctypes.c_void_p),
+        ("owner", ctypes.c_void_p),
+        ("names", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("keeping", ctypes.c_int32),
+        ("is_bfloat", ctypes.c_int32),
+    )
+
+
 class Passes(ctypes.Structure):
     _fields_ = (
         ("memories", ctypes.c_void_p),
@@ -67,15 +92,21 @@ class Passes(ctypes.Structure):
         ("positions", ctypes.c_int64),
         ("candidates", ctypes.c_int64),
         ("space", ctypes.c_void_p),
+        ("input_count", ctypes.c_int64),
+        ("states", ctypes.c_void_p),
+        ("state_count", ctypes.c_int64),
+        ("blocks", ctypes.c_void_p),
     )
 
 
-check_layout(LIBRARY, "passes", 0x4086BD3C, {
+check_layout(LIBRARY, "passes", 0xA2E5E8D3, {
     PassMemory: 0x777636A1,
     PassOperand: 0x918966A5,
     RowsOfPass: 0xA4EDF8E6,
     Pass: 0x8CE88520,
-    Passes: 0xD40E68D6,
+    StateOfPasses: 0xEA2792A2,
+    KnownBlocks: 0x1EDE27A6,
+    Passes: 0x3F14C0E2,
 })
 passes = function_of(
     LIBRARY,

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from kernels.abi import passes as abi
-from kernels.abi.passes import CANDIDATES, POSITIONS, PassKind
+from kernels.abi.passes import CANDIDATES, POSITIONS, KnownBlocks, PassKind
+from kernels.abi.user_states import BLOCK_POSITIONS
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
 from kernels.sequences.attention import Attention
@@ -97,6 +98,14 @@ class PairBiasing:
     causal: bool = False
 
 
+class StateColumns(NamedTuple):
+    """Columns of a memory with a row for each position, on which later positions depend."""
+
+    memory: Memory
+    column: int
+    width: int
+
+
 AnyPass: TypeAlias = RowStepping | Attending | PairBiasing
 
 
@@ -106,6 +115,7 @@ class Passes:
     Args:
         inputs, outputs: of a call.
         passes: in order; each reads inputs, constants and results of those before it.
+        states: of positions, with which calls compute those behind them; empty if none can.
 
     Raises:
         InputError: the machine lacks the instruction set, or row steps are prepared for another
@@ -118,6 +128,7 @@ class Passes:
         outputs: Sequence[Memory],
         passes: Sequence[AnyPass],
         *,
+        states: Sequence[StateColumns] = (),
         instruction_set: InstructionSet | None = None,
     ) -> None:
         self._set = chosen_set(instruction_set, "passes")
@@ -128,6 +139,11 @@ class Passes:
         self._numbers = {memory: number for number, memory in enumerate(memories)}
         self._memories = (abi.PassMemory * len(memories))(*map(self._memory, memories))
         self._passes = (abi.Pass * len(passes))(*map(self._pass, passes))
+        self._states = (abi.StateOfPasses * len(states))(
+            *(abi.StateOfPasses(self._numbers[one.memory], *one[1:]) for one in states)
+        )
+        # Numbers of the inputs that have only the positions behind those that are known.
+        self._by_position = [at for at, one in enumerate(inputs) if one.rows == POSITIONS]
         given = len(inputs) + len(outputs)
         self._given_type = ctypes.c_void_p * given
         self._fixed = (
@@ -135,6 +151,7 @@ class Passes:
             *(ctypes.addressof(self._passes), len(passes)),
         )
         self._given_count = given
+        self._read = len(inputs), ctypes.addressof(self._states), len(states)
 
     def _memory(self, memory: Memory) -> abi.PassMemory:
         if memory.constant is None:
@@ -179,14 +196,17 @@ class Passes:
         outputs: Sequence[Tensor],
         *,
         candidates: int = 0,
-    ) -> None:
-        """Runs the passes.
+        blocks: KnownBlocks | None = None,
+    ) -> bool:
+        """Runs the passes; returns False if a known block is no longer kept.
 
         Args:
-            positions: at least 1.
+            positions: at least 1, with those that are known.
             inputs: fp32 and contiguous, of any shapes with the memories' rows and columns.
             outputs: likewise; written.
             candidates: rows of the memories that have one for each.
+            blocks: positions whose states are known, or to be kept. Inputs with a row for each
+                position have those behind the known ones.
 
         Raises:
             InputError: a tensor has another dtype or number of elements, or has gaps.
@@ -195,8 +215,15 @@ class Passes:
         addresses = []
         given = (*inputs, *outputs)
         powers = 1, positions, positions * positions
-        for one, (number, by_positions, by_candidates) in zip(given, self._sizes, strict=True):
-            size = number * powers[by_positions] * (candidates if by_candidates else 1)
+        known = BLOCK_POSITIONS * blocks.count if blocks is not None else 0
+        sizes = [
+            number * powers[by_positions] * (candidates if by_candidates else 1)
+            for number, by_positions, by_candidates in self._sizes
+        ]
+        if known:
+            for at in self._by_position:
+                sizes[at] -= sizes[at] // positions * known
+        for one, size in zip(given, sizes, strict=True):
             if one.numel() != size or one.dtype is not torch.float32 or not one.is_contiguous():
                 raise InputError(
                     f"passes: expected fp32 of {size} numbers without gaps, "
@@ -207,6 +234,10 @@ class Passes:
         call = abi.Passes(
             *self._fixed,
             *(ctypes.addressof(places), self._given_count, positions, candidates, None),
+            *self._read,
+            None if blocks is None else ctypes.addressof(blocks),
         )
-        if abi.passes(self._set, call):
+        failed = abi.passes(self._set, call)
+        if failed == 1:
             raise MemoryError(f"passes: no memory for {positions} positions")
+        return not failed

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 # Headers of each library. Its package has their modules.
 LIBRARIES = {
     "kernels": "attention dense ids lookup lookup_run lost_pages machine pair_biases pair_layers "
-    "passes product row_steps tiers",
+    "passes product row_steps tiers user_states",
     "quant": "encode",
     "sharded_infer": "device_bags",
     "serving": "calls client counting lookup_messages message_size model reader recording "

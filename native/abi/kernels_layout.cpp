@@ -13,6 +13,7 @@
 #include "abi/product.h"
 #include "abi/row_steps.h"
 #include "abi/tiers.h"
+#include "abi/user_states.h"
 #include "abi/exported.h"
 
 #include <cstddef>
@@ -233,8 +234,8 @@ const std::int64_t sharded_infer_layout_of_machine[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_pair_biases[];
 const std::int64_t sharded_infer_layout_of_pair_biases[] = {
-    18, 0x5BB84C84,
-    0x9EFCA056, sizeof(sharded_infer::PairBiases),
+    19, 0x5BB84C84,
+    0xF48ED1FE, sizeof(sharded_infer::PairBiases),
     offsetof(sharded_infer::PairBiases, numbers),
     offsetof(sharded_infer::PairBiases, fixed),
     offsetof(sharded_infer::PairBiases, out),
@@ -242,6 +243,7 @@ const std::int64_t sharded_infer_layout_of_pair_biases[] = {
     offsetof(sharded_infer::PairBiases, values),
     offsetof(sharded_infer::PairBiases, fixed_stride),
     offsetof(sharded_infer::PairBiases, positions),
+    offsetof(sharded_infer::PairBiases, first),
     offsetof(sharded_infer::PairBiases, cells),
     offsetof(sharded_infer::PairBiases, first_cell),
     offsetof(sharded_infer::PairBiases, shift),
@@ -277,7 +279,7 @@ const std::int64_t sharded_infer_layout_of_pair_layers[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_passes[];
 const std::int64_t sharded_infer_layout_of_passes[] = {
-    37, 0x4086BD3C,
+    54, 0xA2E5E8D3,
     0x777636A1, sizeof(sharded_infer::PassMemory),
     offsetof(sharded_infer::PassMemory, numbers),
     offsetof(sharded_infer::PassMemory, rows),
@@ -299,7 +301,18 @@ const std::int64_t sharded_infer_layout_of_passes[] = {
     offsetof(sharded_infer::Pass, details),
     offsetof(sharded_infer::Pass, kind),
     offsetof(sharded_infer::Pass, rows),
-    0xD40E68D6, sizeof(sharded_infer::Passes),
+    0xEA2792A2, sizeof(sharded_infer::StateOfPasses),
+    offsetof(sharded_infer::StateOfPasses, memory),
+    offsetof(sharded_infer::StateOfPasses, column),
+    offsetof(sharded_infer::StateOfPasses, width),
+    0x1EDE27A6, sizeof(sharded_infer::KnownBlocks),
+    offsetof(sharded_infer::KnownBlocks, table),
+    offsetof(sharded_infer::KnownBlocks, owner),
+    offsetof(sharded_infer::KnownBlocks, names),
+    offsetof(sharded_infer::KnownBlocks, count),
+    offsetof(sharded_infer::KnownBlocks, keeping),
+    offsetof(sharded_infer::KnownBlocks, is_bfloat),
+    0x3F14C0E2, sizeof(sharded_infer::Passes),
     offsetof(sharded_infer::Passes, memories),
     offsetof(sharded_infer::Passes, memory_count),
     offsetof(sharded_infer::Passes, passes),
@@ -309,6 +322,10 @@ const std::int64_t sharded_infer_layout_of_passes[] = {
     offsetof(sharded_infer::Passes, positions),
     offsetof(sharded_infer::Passes, candidates),
     offsetof(sharded_infer::Passes, space),
+    offsetof(sharded_infer::Passes, input_count),
+    offsetof(sharded_infer::Passes, states),
+    offsetof(sharded_infer::Passes, state_count),
+    offsetof(sharded_infer::Passes, blocks),
 };
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_product[];
@@ -383,6 +400,27 @@ const std::int64_t sharded_infer_layout_of_tiers[] = {
     offsetof(sharded_infer::MissingRow, tier),
     offsetof(sharded_infer::MissingRow, row),
     offsetof(sharded_infer::MissingRow, count),
+};
+
+EXPORTED extern const std::int64_t sharded_infer_layout_of_user_states[];
+const std::int64_t sharded_infer_layout_of_user_states[] = {
+    21, 0x2F36980D,
+    0x239C29D4, sizeof(sharded_infer::StateColumn),
+    offsetof(sharded_infer::StateColumn, values),
+    offsetof(sharded_infer::StateColumn, width),
+    0xBDAB3719, sizeof(sharded_infer::StateOwner),
+    offsetof(sharded_infer::StateOwner, name),
+    offsetof(sharded_infer::StateOwner, evictions),
+    0xAA5C3FA9, sizeof(sharded_infer::PrefixSearch),
+    offsetof(sharded_infer::PrefixSearch, table),
+    offsetof(sharded_infer::PrefixSearch, owner),
+    offsetof(sharded_infer::PrefixSearch, columns),
+    offsetof(sharded_infer::PrefixSearch, column_count),
+    offsetof(sharded_infer::PrefixSearch, positions),
+    offsetof(sharded_infer::PrefixSearch, names),
+    0x91B50246, sizeof(sharded_infer::StateCounts),
+    offsetof(sharded_infer::StateCounts, states),
+    offsetof(sharded_infer::StateCounts, bytes),
 };
 
 }  // extern "C"

@@ -21,6 +21,7 @@ struct PairBiases {
   const float* values;             // [cells + 1]
   std::int64_t fixed_stride;
   std::int64_t positions;
+  std::int64_t first;  // the first position whose biases are written
   std::int32_t cells;
   std::int32_t
       first_cell;  // keys / 2^shift of the first one; keys before it are of the first one, too

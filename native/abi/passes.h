@@ -7,6 +7,7 @@
 #include "abi/exported.h"
 #include "abi/pair_biases.h"
 #include "abi/row_steps.h"
+#include "abi/user_states.h"
 
 namespace sharded_infer {
 
@@ -54,6 +55,25 @@ struct Pass {
                       // again and again
 };
 
+// Columns of a memory with a row for each position, on which the results of later positions depend.
+struct StateOfPasses {
+  std::int64_t memory;
+  std::int64_t column;
+  std::int64_t width;
+};
+
+// Blocks of positions whose state is known before a call; see abi/user_states.h.
+enum class Keeping : std::int32_t { kNothing, kWorthwhile, kAll };
+
+struct KnownBlocks {
+  void* table;
+  StateOwner* owner;
+  const std::uint64_t* names;  // of all whole blocks
+  std::int64_t count;          // of the first blocks, which are read; inputs begin behind them
+  Keeping keeping;             // which of the other blocks' states are kept
+  std::int32_t is_bfloat;      // states are kept in bf16
+};
+
 struct Passes {
   const PassMemory* memories;
   std::int64_t memory_count;
@@ -63,13 +83,17 @@ struct Passes {
   std::int64_t given_count;
   std::int64_t positions;  // at least 1
   std::int64_t candidates;
-  float* space;  // space_of() floats, from a line of the cache on
+  float* space;              // space_of() floats, from a line of the cache on
+  std::int64_t input_count;  // of the memories that are given, the first ones are read
+  const StateOfPasses* states;
+  std::int64_t state_count;
+  const KnownBlocks* blocks;  // or null
 };
 
 }  // namespace sharded_infer
 
 extern "C" {
-// Passes in one call. Returns 1 without memory for their space.
+// Passes in one call. Returns 1 without memory for their space, 2 if a block is no longer kept.
 EXPORTED std::int32_t sharded_infer_passes(std::int32_t instruction_set,
                                            sharded_infer::Passes* passes);
 }

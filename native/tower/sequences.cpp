@@ -6,6 +6,8 @@
 
 #include "abi/passes.h"
 #include "abi/pair_layers.h"
+#include "base/clock.h"
+#include "tower/user_states.h"
 
 #define SHARDED_INFER_KERNELS "tower/sequences.inc"
 #include "base/each_instruction_set.inc"
@@ -46,8 +48,8 @@ std::int32_t sharded_infer_passes(std::int32_t instruction_set, Passes* passes) 
   const std::size_t bytes = sharded_infer::baseline::space_of(*passes) * sizeof(float) + kLine - 1;
   passes->space = static_cast<float*>(std::aligned_alloc(kLine, bytes / kLine * kLine));
   if (!passes->space && bytes >= kLine) return 1;
-  SHARDED_INFER_FOR(instruction_set, run(*passes));
+  const bool are_kept = SHARDED_INFER_FOR(instruction_set, run(*passes));
   std::free(passes->space);
-  return 0;
+  return are_kept ? 0 : 2;
 }
 }

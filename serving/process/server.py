@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from kernels.sequences.user_states import UserStates
 from serving.config.server_config import ALL_MODELS, MIB, ServerConfig
 from serving.control.server_state import ServerState
 from serving.dashboard.dashboard import Dashboard
@@ -135,7 +136,7 @@ def serve(
             copies,
             config.workers,
             None if fronts is None else fronts.front_of,
-            config.user_cache_bytes,
+            UserStates(config.user_cache_bytes) if config.user_cache_mib else None,
             config.row_memory_bytes,
             products,
             config.warm_from,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kernels.sequences.user_states import UserStates
 from serving.host.table_copies import TableCopies
 from serving.metrics.server_metrics import VersionMetrics
 from serving.protocol.input_limits import InputLimits
@@ -55,7 +56,7 @@ class ServingOverrides:
         copies: copies of tables in huge pages that processes share; None: each has its own.
         processes: number of processes that load each version.
         front_of: where a version's rows are, if not all here; None: all are.
-        user_cache_bytes: for users' states of each version in each process.
+        user_states: keeps users' states of all versions and processes; None: none are kept.
         row_memory_bytes: for rows of each version, in all processes; None: all are in memory.
         products: how the precision of towers' products is chosen on the host.
         warm_from: a recording whose requests a version scores before it serves.
@@ -70,7 +71,7 @@ class ServingOverrides:
     copies: TableCopies | None = None
     processes: int = 1
     front_of: Callable[[Artifact, Plan], Front | None] | None = None
-    user_cache_bytes: int = 0
+    user_states: UserStates | None = None
     row_memory_bytes: int | None = None
     products: ProductsOption = ProductsOption.AUTO
     warm_from: str | None = None

@@ -115,7 +115,7 @@ class VersionLoader:
                     copy_file=copy_to_huge_pages if copies is None else copies.copy,
                     devices=devices,
                     front=front,
-                    user_cache_bytes=self.overrides.user_cache_bytes,
+                    user_states=self.overrides.user_states,
                     row_memory_bytes=self.overrides.own_row_memory_bytes,
                     products=self.overrides.products,
                     progress=progress,

@@ -2,14 +2,17 @@
 
 import copy
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.sequences.user_states import UserStates
 from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.artifacts.golden import has_weights
+from sharded_infer.artifacts.manifest import MANIFEST_NAME
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps, open_row_places
 from sharded_infer.artifacts.mapped_tables import CopyFile, check_files, table_pieces
 from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
@@ -73,7 +76,7 @@ class Model:
         copy_file: CopyFile = copy_to_huge_pages,
         devices: DeviceChoice | None = None,
         front: Front | None = None,
-        user_cache_bytes: int = 0,
+        user_states: UserStates | None = None,
         row_memory_bytes: int | None = None,
         products: ProductsOption = ProductsOption.AUTO,
         progress: Progress = no_progress,
@@ -83,7 +86,7 @@ class Model:
         Args:
             copy_file: makes copies in huge pages, or finds those of other processes; a front makes
                 private ones of its own rows.
-            user_cache_bytes: for users' states; 0 keeps none.
+            user_states: keeps users' states, of several versions and processes; None: none are.
         """
         self.artifact = artifact
         self.plan = plan
@@ -164,8 +167,8 @@ class Model:
         tower, self.products = StoredTower(artifact, self.spec).on_host(products)
         self._signature = tower.signature()
         self.engine = host = HostEngine(lookups, tower, self.spec)
-        if user_cache_bytes and self.spec.tower.user_inputs:
-            self.users = host.users = UserCache(user_cache_bytes)
+        if user_states is not None and self.spec.tower.user_inputs:
+            self.users = host.users = UserCache(user_states, self._state_name())
 
     @property
     def name(self) -> str:
@@ -200,6 +203,11 @@ class Model:
     def tower_signature(self) -> str:
         """Equal for models whose towers run the same operators on the same shapes."""
         return self._signature
+
+    def _state_name(self) -> bytes:
+        """16 bytes, the same for models that compute the same states."""
+        manifest = (self.artifact.path / MANIFEST_NAME).read_bytes()
+        return blake2b(manifest + self._signature.encode(), digest_size=16).digest()
 
     def check_files(self) -> None:
         """As `HeldRows.check_files`, for id maps and row orders too."""

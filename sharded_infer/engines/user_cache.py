@@ -1,83 +1,114 @@
-"""Results of a tower's user stage, kept for the next requests of the same users."""
+"""States of a version's users, kept for their next requests in memory that processes share."""
 
-import threading
-from collections import OrderedDict
+import math
+import struct
 from collections.abc import Sequence
+from typing import Final
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from kernels.abi.user_states import StateOwner
+from kernels.sequences.user_states import Prefix, UserStates
 
 State = tuple[Tensor, ...]
 
-# Bytes of an entry without its tensors' numbers: key, tensor objects, slots in two tables.
-_ENTRY_BYTES = 600
+# Number codes of dtypes in a stored state.
+_DTYPES: Final = (
+    *(torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.bool),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
+# Alignment of a tensor's numbers, as of torch's own, on which bits may depend.
+_ALIGNED: Final = 64
 
 
 class UserCache:
-    """States of the most recent users, for one loaded version; thread-safe.
+    """States of one loaded version; thread-safe.
+
+    Args:
+        states: of all versions.
+        version: 16 bytes that depend on all that a state does beside a user's inputs.
 
     Attributes:
-        most_bytes: of all states; a larger state is not kept.
-        hits, misses, evictions: counts of states.
+        hits, misses: counts of states that were and were not kept, wholly or of a beginning.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.hits = self.misses = self.evictions = 0
-        self._bytes = self._told = 0
-        self._states: OrderedDict[bytes, State] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, states: UserStates, version: bytes) -> None:
+        self.hits = self.misses = 0
+        self._states, self._version = states, version
+        self._owner = StateOwner.from_buffer_copy(version + bytes(8))
+        self._reported = 0
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of its states."""
-        return self._bytes
+        """Bytes of its states, of all processes."""
+        return self._states.counts(self._owner)[1]
 
     def __len__(self) -> int:
         """The number of states."""
-        return len(self._states)
+        return self._states.counts(self._owner)[0]
 
     def newly_evicted(self) -> int:
-        """States evicted since the last call, for one caller."""
-        with self._lock:
-            evicted, self._told = self.evictions - self._told, self.evictions
-        return evicted
+        """States evicted for others since the last call, for one caller."""
+        evicted = int(self._owner.evictions)
+        since, self._reported = evicted - self._reported, evicted
+        return since
+
+    def prefix(self, columns: Sequence[NDArray[np.int64]], positions: int) -> Prefix | None:
+        """The longest kept beginning of a history, as `UserStates.prefix`; None if it is empty."""
+        prefix = self._states.prefix(self._owner, columns, positions) if positions else None
+        is_known = prefix is not None and prefix.positions > 0
+        self.hits += is_known
+        self.misses += not is_known
+        return prefix
 
     def take(self, keys: Sequence[bytes]) -> list[State | None]:
-        """States of some users; None where not kept."""
-        states = []
-        with self._lock:
-            for key in keys:
-                state = self._states.get(key)
-                if state is not None:
-                    self._states.move_to_end(key)
-                states.append(state)
-            missing = states.count(None)
-            self.misses += missing
-            self.hits += len(states) - missing
-        return states
+        """Whole states of some users, by 16 bytes of each; None where not kept."""
+        found = [self._states.read(self._named(key)) for key in keys]
+        missing = found.count(None)
+        self.misses += missing
+        self.hits += len(found) - missing
+        return [None if state is None else _unpacked(state) for state in found]
 
-    def keep(self, key: bytes, state: State) -> None:
-        """Keeps a user's state; evicts the least recently used ones."""
-        # A view would keep all of its larger tensor.
-        own = tuple(one if _is_whole(one) else one.clone() for one in state)
-        size = _bytes_of(own)
-        if size > self.most_bytes:
-            return
-        with self._lock:
-            before = self._states.pop(key, None)
-            if before is not None:
-                self._bytes -= _bytes_of(before)
-            self._states[key] = own
-            self._bytes += size
-            while self._bytes > self.most_bytes:
-                _, oldest = self._states.popitem(last=False)
-                self._bytes -= _bytes_of(oldest)
-                self.evictions += 1
+    def keep(self, key: bytes, state: State, seconds: float) -> None:
+        """Keeps a user's whole state, which took `seconds`."""
+        self._states.write(self._owner, self._named(key), _packed(state), seconds)
+
+    def _named(self, key: bytes) -> bytes:
+        return bytes(np.frombuffer(key, np.uint64) ^ np.frombuffer(self._version, np.uint64))
 
 
-def _is_whole(tensor: Tensor) -> bool:
-    return tensor.untyped_storage().nbytes() == tensor.nbytes
+def _packed(state: State) -> bytes:
+    # Without gaps; the strides stay, on which the bits of products depend.
+    dense = [tensor.clone() for tensor in state]
+    parts = [struct.pack("<q", len(dense))]
+    for tensor in dense:
+        sizes = _DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape, *tensor.stride()
+        parts.append(struct.pack(f"<{len(sizes)}q", *sizes))
+    begin = sum(map(len, parts))
+    for tensor in dense:
+        numbers = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+        parts += [bytes(-begin % _ALIGNED), numbers.numpy().tobytes()]
+        begin += len(parts[-2]) + len(parts[-1])
+    return b"".join(parts)
 
 
-def _bytes_of(state: State) -> int:
-    return _ENTRY_BYTES + sum(tensor.nbytes for tensor in state)
+def _unpacked(state: Tensor) -> State:
+    words = state[: len(state) // 8 * 8].view(torch.int64)
+    layouts, at = [], 1
+    for _ in range(int(words[0])):
+        dtype, dims = words[at : at + 2].tolist()
+        shape, strides = words[at + 2 : at + 2 + 2 * dims].view(2, dims).tolist()
+        layouts.append((_DTYPES[dtype], shape, strides))
+        at += 2 + 2 * dims
+    tensors, begin = [], at * 8
+    for dtype, shape, strides in layouts:
+        begin += -begin % _ALIGNED
+        end = begin + dtype.itemsize * math.prod(shape)
+        tensors.append(
+            state[begin:end].view(dtype).as_strided(shape, strides, begin // dtype.itemsize)
+        )
+        begin = end
+    return tuple(tensors)

@@ -3,18 +3,24 @@
 for each request: its user's state from the cache, or from the first stage, alone
 for all candidates: the second stage, with the states of their requests
 
-A state depends on its request alone, to the bit: a cached one equals one computed again.
+A state depends on its request alone, to the bit: a cached one equals one computed again. Where
+the first stage is causal, the states of a history's positions are kept, and a request computes
+those behind its longest known beginning.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from time import perf_counter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.abi.passes import Keeping
+from kernels.sequences.user_states import Prefix
+from sharded_infer.engines.growing_sequence import GrowingSequence
 from sharded_infer.engines.sequence_runs import part_of
 from sharded_infer.engines.split_towers import runs_of
 from sharded_infer.engines.user_cache import State, UserCache
@@ -27,6 +33,8 @@ from sharded_infer.towers.tower import Tower
 from sharded_infer.towers.tower_kernels import kernel_bytes
 
 LookUp = Callable[[ModelInput], LookedUp]
+# As `LookupWork.users`.
+Users = tuple[int, int, int, int]
 Scores = NDArray[np.float32]
 
 _KEY_BYTES = 16
@@ -59,6 +67,7 @@ class UserStage:
             for at, feature in enumerate(spec.input_features)
             if (feature.sequence or feature.name) in names
         )
+        self._growing = GrowingSequence.of(self._split, spec)
         self._sizes = sizes
         # Without kernels per batch size, any number of candidates runs unpadded.
         self._pads = kernel_bytes(self._split.program.pair) > 0
@@ -91,19 +100,22 @@ class UserStage:
         counts: NDArray[np.int64] | list[int],
         look_up: LookUp,
         cache: UserCache | None,
-    ) -> tuple[tuple[Scores, ...], LookedUp, tuple[int, int]]:
+    ) -> tuple[tuple[Scores, ...], LookedUp, Users]:
         """Scores a batch; thread-safe.
 
         Args:
             counts: from `requests`.
             look_up: of the batch, without the rows of cached users.
-
-        Returns:
-            Outputs, the rows looked up, and how many requests' states were cached, and computed.
         """
+        if cache is not None and self._growing is not None:
+            scored = self._of_known(self._growing, batch, counts, look_up, cache)
+            if scored is not None:
+                return scored
+            # A block was evicted after it had been found.
+            cache = None
         if cache is None and len(counts) == 1:
             lookup = look_up(batch)
-            return self._one(batch, lookup), lookup, (0, 1)
+            return self._one(batch, lookup), lookup, (0, 1, 0, 0)
         with torch.inference_mode():
             return self._of_each(batch, np.asarray(counts), look_up, cache)
 
@@ -113,7 +125,7 @@ class UserStage:
         counts: NDArray[np.int64],
         look_up: LookUp,
         cache: UserCache | None,
-    ) -> tuple[tuple[Scores, ...], LookedUp, tuple[int, int]]:
+    ) -> tuple[tuple[Scores, ...], LookedUp, Users]:
         keys: list[bytes] = []
         states: list[State | None] = [None] * len(counts)
         asked = batch
@@ -129,15 +141,71 @@ class UserStage:
         for request, state in enumerate(states):
             if state is None:
                 first = int(firsts[request])
+                began = perf_counter()
                 dense, own, whole = self._user_inputs(batch, lookup, request, first, len(counts))
                 state = self._split.user(dense, own, whole=whole)
                 # Default rows are for this response alone, which reports them.
                 if cache is not None and not any(d[first] for d in lookup.work.defaults.values()):
-                    cache.keep(keys[request], state)
+                    cache.keep(keys[request], state, perf_counter() - began)
             users.append(state)
         computed = states.count(None)
         scores = self._candidates(batch, lookup, users, counts)
-        return scores, lookup, (len(states) - computed, computed)
+        return scores, lookup, (len(states) - computed, computed, 0, 0)
+
+    def _of_known(
+        self,
+        growing: GrowingSequence,
+        batch: ModelInput,
+        counts: NDArray[np.int64] | list[int],
+        look_up: LookUp,
+        cache: UserCache,
+    ) -> tuple[tuple[Scores, ...], LookedUp, Users] | None:
+        """Scores a batch with the known beginnings of histories; None if one was evicted."""
+        requests = len(counts)
+        histories = growing.histories(batch, requests)
+        prefixes = [cache.prefix(history.columns, history.length) for history in histories]
+        known = [0 if prefix is None else prefix.positions for prefix in prefixes]
+        asked = growing.behind(batch, histories, known) if any(known) else batch
+        lookup = look_up(asked)
+        if defaults := lookup.work.defaults:
+            # Default rows are for this response alone, which reports them.
+            firsts = np.cumsum(counts) - counts
+            for prefix, first in zip(prefixes, firsts.tolist(), strict=True):
+                if prefix is not None and any(d[first] for d in defaults.values()):
+                    prefix.blocks.keeping = Keeping.NOTHING
+        scores = self._behind(batch, lookup, counts, prefixes)
+        if scores is None:
+            return None
+        hits = requests - known.count(0)
+        computed = sum(history.length for history in histories) - sum(known)
+        return scores, lookup, (hits, requests - hits, sum(known), computed)
+
+    def _behind(
+        self,
+        batch: ModelInput,
+        lookup: LookedUp,
+        counts: NDArray[np.int64] | list[int],
+        prefixes: Sequence[Prefix | None],
+    ) -> tuple[Scores, ...] | None:
+        prefix = prefixes[0]
+        if len(prefixes) == 1 and prefix is not None and self._split.program.together is not None:
+            dense, embeddings, _ = self._user_inputs(batch, lookup, 0, 0, 1)
+            own = self._own_inputs(batch, lookup, None)
+            return self._split.together(dense, embeddings, *own, prefix)
+        with torch.inference_mode():
+            users = []
+            first = 0
+            for request, prefix in enumerate(prefixes):
+                dense, own_rows, _ = self._user_inputs(batch, lookup, request, first, len(prefixes))
+                first += int(counts[request])
+                if prefix is None:
+                    users.append(self._split.user(dense, own_rows))
+                    continue
+                state = self._split.behind(dense, prefix)
+                if state is None:
+                    return None
+                users.append(state)
+            return self._candidates(batch, lookup, users, np.asarray(counts))
 
     def _one(self, batch: ModelInput, lookup: LookedUp) -> tuple[Scores, ...]:
         dense, embeddings, whole = self._user_inputs(batch, lookup, 0, 0, 1)

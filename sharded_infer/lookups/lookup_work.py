@@ -24,7 +24,9 @@ class LookupWork(NamedTuple):
             bag that samples share are the first one's.
         positions: of sequences in the tower's runs: with an id, and padding; empty without
             sequences.
-        users: requests whose user's state was cached, and computed; empty without user inputs.
+        users: requests whose user's state was cached, wholly or of a history's beginning, and
+            computed; then positions of histories whose states were cached, and computed. Empty
+            without user inputs.
     """
 
     steps: list[StepWork]

@@ -33,6 +33,8 @@ class SequenceSpec:
         pad_to: "longest", or "max_length" for a tower with a single length.
         min_length: ids of every sample, of a tower that has no score of shorter ones; None: 0.
         ids: features whose ids the tower gets, such as for a mask of one id.
+        anchor: of longer samples, the used ids begin at a multiple of it, so that a history that
+            grows has the same beginning for as many ids; None: at any id.
     """
 
     max_length: Annotated[int, Field(ge=1, le=LONGEST_SEQUENCE)]
@@ -44,6 +46,7 @@ class SequenceSpec:
     # None instead of 0: older readers refuse the key.
     min_length: Annotated[int, Field(ge=1)] | None = None
     ids: tuple[Name, ...] = ()
+    anchor: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _lengths_ascend(self) -> "SequenceSpec":
@@ -51,6 +54,15 @@ class SequenceSpec:
             raise ValueError(
                 f"min_length: expected at most max_length, {self.max_length}, got {self.shortest}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _anchor_fits(self) -> "SequenceSpec":
+        most = self.max_length - max(1, self.shortest) + 1
+        if self.anchor is not None and self.keep != "last":
+            raise ValueError('anchor: expected keep = "last", got "first"')
+        if self.anchor is not None and self.anchor > most:
+            raise ValueError(f"anchor: expected at most {most}, got {self.anchor}")
         return self
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ An architecture's options are its class's keyword arguments except `dense_width`
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from types import MappingProxyType
 
 from torch import nn
@@ -84,6 +85,13 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             build=SASRec,
             options=MappingProxyType({"blocks": OptionKind.COUNT, "heads": OptionKind.COUNT}),
             summary="A causal transformer over the history (arXiv:1808.09781).",
+            dense_inputs=(),
+            companions=(),
+        ),
+        "sasrec-forward": Architecture(
+            build=partial(SASRec, counts_from_first=True),
+            options=MappingProxyType({"blocks": OptionKind.COUNT, "heads": OptionKind.COUNT}),
+            summary="SASRec with positions from the first step on, whose states can be kept.",
             dense_inputs=(),
             companions=(),
         ),

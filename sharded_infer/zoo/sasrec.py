@@ -50,6 +50,9 @@ class SASRec(nn.Module):
     arXiv:1808.09781. Positions count from the last step, as in the paper, which pads on the left.
     Right padding is behind the last step, where causal attention does not see it.
 
+    With `counts_from_first`, positions count from the first step. A step then depends on those
+    before it alone, so that its state can be kept while the history grows.
+
     Args:
         feature_dims: embedding width of the pooled features: the candidate alone.
         history: its first member is of the candidate's table; a linear layer maps its steps to the
@@ -63,7 +66,13 @@ class SASRec(nn.Module):
     """
 
     def __init__(
-        self, *, feature_dims: Sequence[int], history: SequenceSizes, blocks: int, heads: int
+        self,
+        *,
+        feature_dims: Sequence[int],
+        history: SequenceSizes,
+        blocks: int,
+        heads: int,
+        counts_from_first: bool = False,
     ) -> None:
         super().__init__()
         dim = candidate_dim("SASRec", feature_dims, history)
@@ -77,12 +86,16 @@ class SASRec(nn.Module):
         self.positions = nn.Embedding(history.max_length, dim)
         self.blocks = nn.ModuleList(SASRecBlock(dim, heads) for _ in range(blocks))
         self.norm = nn.LayerNorm(dim)
+        self.counts_from_first = counts_from_first
 
     def user(self, history: Tensor, history_lengths: Tensor) -> Tensor:
         """The user's vector, fp32 `[B, D]`; arguments of `logits`."""
-        most = self.positions.num_embeddings - 1
-        distances = steps_to_last(history, history_lengths, most)
-        steps = self.steps(without_padding(history, history_lengths)) + self.positions(distances)
+        steps = self.steps(without_padding(history, history_lengths))
+        if self.counts_from_first:
+            steps = steps + self.positions(torch.arange(steps.shape[1], device=steps.device))
+        else:
+            most = self.positions.num_embeddings - 1
+            steps = steps + self.positions(steps_to_last(history, history_lengths, most))
         for block in self.blocks:
             steps = block(steps)
         user: Tensor = self.norm(last_steps(steps, history_lengths))

@@ -164,6 +164,9 @@ SEQUENCE_MODELS: Mapping[str, SequenceModel] = MappingProxyType(
             SequenceModel("din", "din", {"attention": _ATTENTION, "top": [*_TOP]}, _din),
             SequenceModel("sasrec", "sasrec", {"blocks": _BLOCKS, "heads": _HEADS}, _sasrec),
             SequenceModel(
+                "sasrec-forward", "sasrec-forward", {"blocks": _BLOCKS, "heads": _HEADS}, _sasrec
+            ),
+            SequenceModel(
                 "hstu-small",
                 "hstu",
                 {"layers": _BLOCKS, "heads": _HEADS, "time_buckets": 64, "top": [*_TOP]},

@@ -120,7 +120,7 @@ def _laid_out(
     spec = place.spec
     lengths = parts[place.features[0]][1]
     longest = max(1, int(lengths[0] if len(lengths) == 1 else lengths.max(initial=1)))
-    kept = lengths if longest <= spec.max_length else np.minimum(lengths, spec.max_length)
+    kept = lengths if longest <= spec.max_length else _kept(lengths, spec)
     longest = min(longest, spec.max_length)
     rounded = min(-(-longest // GRAIN) * GRAIN, spec.max_length)
     padded = spec.max_length if spec.pad_to == "max_length" else rounded
@@ -152,6 +152,23 @@ def _laid_out(
     joined = values[0] if len(values) == 1 else np.concatenate(values)
     bags = JaggedBatch.trusted(place.features, joined, grid, None)
     return LaidOut(bags, kept, tuple(companions), padded, place.width, spec.shortest)
+
+
+def window(length: int, spec: SequenceSpec) -> tuple[int, int]:
+    """The first position that is used of a history, and the number of them."""
+    if length <= spec.max_length:
+        return 0, length
+    kept = int(_kept(np.array([length]), spec)[0])
+    return length - kept if spec.keep == "last" else 0, kept
+
+
+def _kept(lengths: Ints, spec: SequenceSpec) -> Ints:
+    """Number of used positions of each history."""
+    if spec.anchor is None:
+        return np.minimum(lengths, spec.max_length)
+    # Windows begin at multiples of the anchor.
+    steps: Ints = -(-np.maximum(lengths - spec.max_length, 0) // spec.anchor)
+    return lengths - steps * spec.anchor
 
 
 def _places(

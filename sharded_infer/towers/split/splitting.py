@@ -19,7 +19,9 @@ from torch.fx import GraphModule, Node
 from sharded_infer.towers.lowering.canonical_forms import keep_columns
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct, join_crosses
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
+from sharded_infer.towers.lowering.joined.growing_stage import GrowingStage, growing_stage
 from sharded_infer.towers.lowering.joined.joined_stages import JoinedStages, join_stages
+from sharded_infer.towers.lowering.joined.position_states import NotCausalError
 from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.sequences.pair_layers import fuse_pair_layers
@@ -75,6 +77,7 @@ class SplitProgram:
         request: takes the inputs by request, then the embeddings by request, fp32 `[R, width]`.
         whole: the same for one request whose sequences have no padding; None if it is no other.
         together: `whole` and `pair` in one call; None if they take more.
+        growing: `whole` for the positions behind a known beginning, or why there is none.
         pair: takes the inputs and the embeddings by pair, fp32 `[B, width]`, each pair's request,
             int64 `[B]`, and the results of `request`.
         runs: columns of the embeddings by request and by pair.
@@ -86,6 +89,7 @@ class SplitProgram:
     request: GraphModule
     whole: GraphModule | None
     together: JoinedStages | None
+    growing: GrowingStage | str
     pair: GraphModule
     runs: tuple[Run, ...]
     saved_products: int
@@ -127,15 +131,21 @@ def split_program(
     users = UserInputs(inputs, shared, width)
     whole = _fuse(request, pair, users, alone=alone)
     together = None
+    growing: GrowingStage | str = "its stages run for many requests"
     if alone:
         stage = whole or request
-        together = join_stages(stage, pair, rows_of_pairs, Views(stage, users.runs()))
+        views = Views(stage, users.runs())
+        together = join_stages(stage, pair, rows_of_pairs, views)
+        try:
+            growing = growing_stage(stage, views, users.by_position())
+        except NotCausalError as error:
+            growing = str(error)
         for graph in (request, whole, pair):
             if graph is not None:
                 _call_functions(graph)
     more = sum(map(_operators, (request, pair))) - _operators(program)
     saved, takes_one = graphs.saved_products, graphs.takes_one
-    return SplitProgram(request, whole, together, pair, runs, saved, takes_one, more)
+    return SplitProgram(request, whole, together, growing, pair, runs, saved, takes_one, more)
 
 
 def _fuse(

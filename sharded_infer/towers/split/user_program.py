@@ -81,6 +81,12 @@ class UserInputs:
         ends = self._users(self.inputs.lengths(1)), self._users(self.inputs.longest)
         return UnpaddedSequences(tuple(sequences), tuple(lengths), (*self.runs(), *ends))
 
+    def by_position(self) -> list[bool]:
+        """Which inputs by request have a row for each position of a sequence that grows."""
+        grows = [one.grows for one in self.inputs.sequences.values()]
+        roles = compress(self.inputs.roles, self.shared)
+        return [len(axes) > 1 and axes[1] is not None and grows[axes[1]] for axes in roles]
+
     def _lengths(self) -> list[list[int]]:
         return [
             [

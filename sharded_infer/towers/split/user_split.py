@@ -9,6 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.abi.user_states import StateOwner
+from kernels.sequences.user_states import BLOCK_POSITIONS, Prefix, UserStates
+from sharded_infer.errors import InternalError
+from sharded_infer.towers.lowering.joined.growing_stage import GrowingStage
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import positions_of
 from sharded_infer.towers.split.split_tower import check_close_scores, joined, run_pieces
@@ -17,6 +21,11 @@ from sharded_infer.towers.split.splitting import SplitProgram
 # Candidates of each request of the check.
 _CANDIDATES: Final = (3, 1, 4)
 _LENGTHS: Final = (3, 1, 5)
+# Blocks of the history that the check of a growing stage computes by parts, and memory for them.
+_GROWN: Final = 3
+_CHECK_BYTES: Final = 64 * 2**20
+# Of the largest result.
+_MOST_DIFFERENCE: Final = 1e-6
 # The owner of all pairs of one request.
 _FIRST: Final = torch.zeros(1, dtype=torch.int64)
 
@@ -32,11 +41,13 @@ class UserSplit:
         shared: names of the inputs by request, without the embeddings, in the program's order.
         apart: True if candidates run request by request: shared values have a row for each position
             of a sequence.
+        growing: the first stage for the positions behind a known beginning, or why there is none.
     """
 
     program: SplitProgram
     shared: tuple[str, ...]
     apart: bool
+    growing: GrowingStage | str
 
     def user(
         self, dense: Sequence[Tensor], embeddings: Tensor, *, whole: bool = False
@@ -54,12 +65,22 @@ class UserSplit:
         made: tuple[Tensor, ...] = (graph or self.program.request).forward(*inputs)
         return made
 
+    def behind(self, dense: Sequence[Tensor], prefix: Prefix) -> tuple[Tensor, ...] | None:
+        """As `user` of a growing stage, whose sequence has the positions behind a prefix.
+
+        None if the prefix is no longer kept.
+        """
+        if isinstance(self.growing, str):
+            raise InternalError(f"a stage that does not grow: {self.growing}")
+        return self.growing(dense, prefix)
+
     def together(
         self,
         dense: Sequence[Tensor],
         embeddings: Tensor,
         own_dense: Sequence[Tensor],
         own_embeddings: Tensor,
+        prefix: Prefix | None = None,
     ) -> tuple[NDArray[np.float32], ...] | None:
         """Both stages for one request whose sequences have no padding, with their bits.
 
@@ -67,10 +88,13 @@ class UserSplit:
         `own_dense` and `own_embeddings` those of `candidates`.
 
         Returns:
-            fp32 `[C]` of each output; None if it takes more than one call.
+            fp32 `[C]` of each output; None if it takes more than one call, or the prefix is no
+            longer kept.
         """
         call = self.program.together
-        return None if call is None else call((*dense, embeddings), (*own_dense, own_embeddings))
+        if call is None:
+            return None
+        return call((*dense, embeddings), (*own_dense, own_embeddings), prefix)
 
     def candidates(
         self,
@@ -118,7 +142,45 @@ def user_split(program: SplitProgram, inputs: TowerInputs, shared: Sequence[str]
     with torch.inference_mode():
         users = program.request(*(zeros[name][:1] for name in shared), torch.zeros(1, width))
     apart = program.takes_one or any(one.dim() != 2 for one in users)
-    return UserSplit(program, tuple(shared), apart)
+    growing = program.growing
+    if isinstance(growing, GrowingStage):
+        difference = _difference(program, growing, inputs, shared)
+        if difference > _MOST_DIFFERENCE:
+            growing = (
+                "its results behind a known beginning differ from those of the whole history by "
+                f"{difference:.3g} of the largest, expected at most {_MOST_DIFFERENCE:g}"
+            )
+    return UserSplit(program, tuple(shared), apart, growing)
+
+
+def _difference(
+    program: SplitProgram, growing: GrowingStage, inputs: TowerInputs, shared: Sequence[str]
+) -> float:
+    """The largest change of a result by known beginnings, as a share of the largest result."""
+    longest = max(one.max_length for one in inputs.sequences.values())
+    length = min(longest, _GROWN * BLOCK_POSITIONS + 1)
+    samples = dict(zip(inputs.names, inputs.samples(1, inputs.lengths(length)), strict=True))
+    user = [samples[name][:1].contiguous() for name in shared]
+    width = sum(size for by_request, size in program.runs if by_request)
+    states, owner = UserStates(_CHECK_BYTES), StateOwner()
+    ids = np.arange(length)
+    largest = 0.0
+    with torch.inference_mode():
+        stage = program.whole or program.request
+        expected: tuple[Tensor, ...] = stage(*user, torch.zeros(1, width))
+        for _ in range(2):  # nothing is known, then all but the last block
+            prefix = states.prefix(owner, [ids], length)
+            behind = [
+                tensor[:, prefix.positions :].contiguous() if at in growing.given else tensor
+                for at, tensor in enumerate(user)
+            ]
+            results = growing(behind, prefix)
+            if results is None:
+                return np.inf
+            for result, other in zip(results, expected, strict=True):
+                change = float((result - other).abs().max() / other.abs().max().clamp(min=1e-30))
+                largest = max(largest, change if change == change else np.inf)
+    return largest
 
 
 def check_user_split(

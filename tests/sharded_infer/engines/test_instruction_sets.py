@@ -90,6 +90,7 @@ import torch
 from kernels.machine import instruction_sets
 from kernels.product import product_dtypes
 from sharded_infer.artifacts.golden import load_golden
+from kernels.sequences.user_states import UserStates
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import open_model
 from sharded_infer.engines.user_cache import UserCache
@@ -105,7 +106,7 @@ def ran(path, option):
     whole = model.run(given)["score"]
     assert len(whole) > ALONE
     of_each = [model.run(given.samples(at, at + 1))["score"].tolist() for at in range(ALONE)]
-    model.engine.users = UserCache(1 << 20)
+    model.engine.users = UserCache(UserStates(1 << 20), bytes(16))
     together = model.run(given.samples(0, ALONE))["score"]
     users, model.engine.users = model.engine.users.misses, None
     return model.products, {

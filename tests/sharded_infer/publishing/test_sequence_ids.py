@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
+from kernels.sequences.user_states import UserStates
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.engines.user_cache import UserCache
 from sharded_infer.inputs.id_policy import InputPolicy
@@ -198,7 +199,7 @@ def test_masks_by_ids_are_those_of_the_trained_tower(
     model = published(spec, modules, tmp_path, samples=request_of(LENGTHS, seed=1))
     check(model, modules)
     if user_inputs:
-        model.engine.users = UserCache(1 << 20)
+        model.engine.users = UserCache(UserStates(1 << 20), bytes(16))
         check(model, modules)
         assert model.engine.users.hits > 0
 

@@ -18,6 +18,7 @@ ITEMS, ACTIONS, DIM, ACTION_DIM, MAX_LENGTH = 200, 10, 64, 8, 20
 OPTIONS: dict[str, dict[str, object]] = {
     "din": {"attention": 36, "top": [64, 1]},
     "sasrec": {"blocks": 2, "heads": 2},
+    "sasrec-forward": {"blocks": 2, "heads": 2},
     "bst": {"heads": 2, "time_buckets": 64, "top": [64, 1]},
     "hstu": {"layers": 2, "heads": 2, "time_buckets": 64, "top": [64, 1]},
 }
@@ -53,7 +54,7 @@ class Trained:
             options=OPTIONS[architecture],
             sequences={HISTORY: SequenceSizes((DIM, ACTION_DIM), MAX_LENGTH, self.dense)},
         ).eval()
-        if architecture != "sasrec":
+        if not architecture.startswith("sasrec"):
             # An untrained MLP gives all samples nearly the same score.
             self.tower.top.layers[-1].weight.data *= 5
         self.architecture = architecture

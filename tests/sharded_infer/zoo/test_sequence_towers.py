@@ -19,6 +19,7 @@ WIDTH = DIM + ACTION
 OPTIONS: dict[str, dict[str, object]] = {
     "din": {"attention": 6, "top": [7, 1]},
     "sasrec": {"blocks": 2, "heads": 2},
+    "sasrec-forward": {"blocks": 2, "heads": 2},
     "bst": {"heads": 2, "time_buckets": 40, "top": [16, 1]},
     "hstu": {"layers": 2, "heads": 2, "time_buckets": 40, "top": [7, 1]},
 }
@@ -33,7 +34,7 @@ def companions(architecture: str) -> tuple[str, ...]:
 
 
 def pooled_dims(architecture: str) -> tuple[int, ...]:
-    return (DIM,) if architecture == "sasrec" else (DIM, 3)
+    return (DIM,) if architecture.startswith("sasrec") else (DIM, 3)
 
 
 def built(architecture: str, change: dict[str, object] | None = None) -> nn.Module:

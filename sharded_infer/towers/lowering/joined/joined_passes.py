@@ -25,9 +25,13 @@ from kernels.sequences.passes import (
     PairBiasing,
     Passes,
     RowStepping,
+    StateColumns,
 )
+from kernels.sequences.user_states import Prefix
+from sharded_infer.errors import InternalError
 from sharded_infer.towers.lowering.constants import add_call, constant_of
 from sharded_infer.towers.lowering.joined.pass_groups import PassGroups
+from sharded_infer.towers.lowering.joined.position_states import NotCausalError, position_states
 from sharded_infer.towers.lowering.rewriting import DIVISIONS, module_of, remove_unused
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
@@ -38,6 +42,10 @@ _FEWEST: Final = 2  # passes of a call
 
 class JoinedPasses(torch.nn.Module):
     """The passes; see `kernels.sequences.passes.Passes`.
+
+    Attributes:
+        states: of positions; empty if a position depends on later ones.
+        not_causal: how it does; empty if none does.
 
     Args:
         counts: the input and its axis that have all positions; None: there is one.
@@ -59,19 +67,33 @@ class JoinedPasses(torch.nn.Module):
             self.register_buffer(f"weight{number}", weight, persistent=False)
         self.inputs, self.outputs, self.members = inputs, outputs, passes
         self.counts, self._shapes = counts, tuple(shapes)
-        self.passes = Passes(inputs, outputs, passes)
+        self.states: Sequence[StateColumns] = ()
+        self.not_causal = ""
+        try:
+            self.states = position_states(inputs, outputs, passes)
+        except NotCausalError as error:
+            self.not_causal = str(error)
+        self.passes = Passes(inputs, outputs, passes, states=self.states)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Runs the passes on fp32 inputs; raises InputError if their sizes disagree."""
-        positions = self.positions(inputs)
+        made = self.behind(inputs, None)
+        if made is None:
+            raise InternalError("passes without blocks read none")
+        return made
+
+    def behind(self, inputs: Sequence[Tensor], prefix: Prefix | None) -> tuple[Tensor, ...] | None:
+        """Runs the passes on the positions behind a prefix; None if it is no longer kept."""
+        blocks, known = (None, 0) if prefix is None else (prefix.blocks, prefix.positions)
+        positions = self.positions(inputs) + known
         made = tuple(
             [
                 torch.empty([positions if size is None else size for size in shape])
                 for shape in self._shapes
             ]
         )
-        self.passes(positions, [one.contiguous() for one in inputs], made)
-        return made
+        read = [one.contiguous() for one in inputs]
+        return made if self.passes(positions, read, made, blocks=blocks) else None
 
     def positions(self, inputs: Sequence[Tensor]) -> int:
         """Number of positions of the inputs."""

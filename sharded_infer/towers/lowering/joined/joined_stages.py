@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 
 from kernels.abi.passes import CANDIDATES
 from kernels.sequences.passes import Memory, Operand, Passes, RowStepping
+from kernels.sequences.user_states import Prefix
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
@@ -56,14 +57,18 @@ class JoinedStages:
         ]
         of_own = [memory for memory in read if memory.rows == CANDIDATES]
         last = RowStepping(rows, list(map(Operand, (*read, *made))), CANDIDATES)
-        self._passes = Passes([*stage.inputs, *of_own], made, [*stage.members, last])
+        self._passes = Passes(
+            [*stage.inputs, *of_own], made, [*stage.members, last], states=stage.states
+        )
         self._stage, self._given, self._own = stage, tuple(given), tuple(own)
         self._widths, self._scores = tuple(rows.output_widths), tuple(scores)
 
     def __call__(
-        self, user: Sequence[Tensor], own: Sequence[Tensor]
-    ) -> tuple[NDArray[np.float32], ...]:
+        self, user: Sequence[Tensor], own: Sequence[Tensor], prefix: Prefix | None = None
+    ) -> tuple[NDArray[np.float32], ...] | None:
         """Scores `[C, ...]` candidates of one unpadded `[1, ...]` request: fp32 `[C]` per output.
+
+        The request has the positions behind the prefix. None if it is no longer kept.
 
         Raises:
             InputError: the inputs' sizes disagree.
@@ -71,13 +76,15 @@ class JoinedStages:
         read = [user[at].contiguous() for at in self._given]
         candidates = own[self._own[0]].shape[0]
         made = [np.empty(candidates * width, np.float32) for width in self._widths]
-        self._passes(
-            self._stage.positions(read),
+        blocks, known = (None, 0) if prefix is None else (prefix.blocks, prefix.positions)
+        are_made = self._passes(
+            self._stage.positions(read) + known,
             [*read, *[own[at].contiguous() for at in self._own]],
             [torch.from_numpy(one) for one in made],
             candidates=candidates,
+            blocks=blocks,
         )
-        return tuple([made[at] for at in self._scores])
+        return tuple([made[at] for at in self._scores]) if are_made else None
 
 
 def join_stages(
@@ -104,7 +111,7 @@ def join_stages(
     own, users = inputs[: -len(returned) - 1], inputs[-len(returned) :]
     places = {node: at for at, node in enumerate(_placeholders(whole))}
     given = [places.get(node) for node in stage.all_input_nodes]
-    results = [_result_of(views.whole(node), stage) for node in returned]
+    results = [result_of(views.whole(node), stage) for node in returned]
     sources: list[tuple[int | None, int | None]] = []
     for node in pass_.args:
         if not isinstance(node, Node):
@@ -115,7 +122,7 @@ def join_stages(
             sources.append((None, own.index(node)))
         else:
             return None
-    scores = [_result_of(_column_of(node), pass_) for node in _returned(pair)]
+    scores = [result_of(_column_of(node), pass_) for node in _returned(pair)]
     if None in (*given, *results, *scores) or all(one is None for _, one in sources):
         return None
     has_rows = all(module.outputs[one].rows == 1 for one, _ in sources if one is not None)
@@ -139,7 +146,8 @@ def _returned(program: GraphModule) -> list[Any]:
     return list(output.args[0])
 
 
-def _result_of(node: object, call: Node) -> int | None:
+def result_of(node: object, call: Node) -> int | None:
+    """The number of a call's result that a node is; None if it is none."""
     if not isinstance(node, Node) or node.target is not operator.getitem:
         return None
     source, at = node.args

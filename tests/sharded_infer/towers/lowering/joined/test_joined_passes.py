@@ -114,6 +114,7 @@ def check_bits(
 
 OPTIONS: dict[str, dict[str, object]] = {
     "sasrec": {"blocks": 2, "heads": 2},
+    "sasrec-forward": {"blocks": 2, "heads": 2},
     "hstu": {"layers": 3, "heads": 2, "time_buckets": 40, "top": [8, 1]},
 }
 

@@ -1,0 +1,115 @@
+"""States of users in memory that processes share; see `native/abi/user_states.h`.
+
+A history's state is kept by blocks of positions, which equal beginnings of histories share. Other
+states are kept whole.
+"""
+
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.abi import user_states as abi
+from kernels.abi.passes import Keeping, KnownBlocks
+from kernels.errors import InputError
+
+BLOCK_POSITIONS: Final = abi.BLOCK_POSITIONS
+NAME_BYTES: Final = abi.NAME_WORDS * 8
+# Most states are smaller: one call reads them.
+_ROOM: Final = 1 << 16
+
+
+class Prefix(NamedTuple):
+    """The beginning of a history whose state is kept.
+
+    Attributes:
+        blocks: for the passes over the positions behind it.
+        positions: known ones, a multiple of `BLOCK_POSITIONS`, fewer than those of the history.
+        names: of the history's blocks; `blocks` has its address.
+    """
+
+    blocks: KnownBlocks
+    positions: int
+    names: object
+
+
+class UserStates:
+    """A table of bounded size for this process and those forked later; thread-safe.
+
+    Args:
+        most_bytes: of all states, and about a tenth beside them.
+        is_bfloat: True if blocks' states are rounded to bf16.
+
+    Raises:
+        InputError: there is no room for one state.
+    """
+
+    def __init__(self, most_bytes: int, *, is_bfloat: bool = False) -> None:
+        self.most_bytes, self._is_bfloat = most_bytes, is_bfloat
+        self._memory = mmap.mmap(-1, max(most_bytes, 1))
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        # Nobody else can compute a name, so no request can have that of another history.
+        key = (ctypes.c_uint64 * 2).from_buffer_copy(os.urandom(16))
+        if abi.states_create(self._address, most_bytes, key):
+            raise InputError(f"user states: expected room for one state, got {most_bytes} bytes")
+
+    def prefix(
+        self,
+        owner: abi.StateOwner,
+        columns: Sequence[NDArray[np.int64]],
+        positions: int,
+    ) -> Prefix:
+        """The longest kept beginning of a history.
+
+        Args:
+            owner: its name says on what else the state depends.
+            columns: int64, contiguous, `positions` times any width numbers each, of a position's
+                inputs.
+            positions: at least 1.
+        """
+        fields: list[int] = []
+        for column in columns:
+            fields += (column.__array_interface__["data"][0], len(column) // positions)
+        read = (ctypes.c_int64 * len(fields))(*fields)
+        names = (ctypes.c_uint64 * (max(1, positions // BLOCK_POSITIONS) * abi.NAME_WORDS))()
+        search = abi.PrefixSearch(
+            self._address, ctypes.addressof(owner), ctypes.addressof(read), len(columns), positions,
+            ctypes.addressof(names),
+        )  # fmt: skip
+        known = abi.states_find(search)
+        blocks = KnownBlocks(
+            self._address,
+            ctypes.addressof(owner),
+            ctypes.addressof(names),
+            *(known, Keeping.WORTHWHILE, self._is_bfloat),
+        )
+        return Prefix(blocks, known * BLOCK_POSITIONS, names)
+
+    def read(self, name: bytes) -> Tensor | None:
+        """A whole state, uint8 `[N]`; None if it is not kept. `name` has `NAME_BYTES`."""
+        room = _ROOM
+        while True:
+            state = torch.empty(room, dtype=torch.uint8)
+            size = abi.states_read(self._address, name, state.data_ptr(), room)
+            if size <= room:
+                return state[:size] if size else None
+            room = size
+
+    def write(self, owner: abi.StateOwner, name: bytes, state: bytes, seconds: float) -> None:
+        """Keeps a whole state, which took `seconds`.
+
+        Not if the table is smaller, or memory is short and the state comes for the first time.
+        """
+        abi.states_write(self._address, owner, name, state, len(state), seconds)
+
+    def counts(self, owner: abi.StateOwner) -> tuple[int, int]:
+        """States of an owner and their bytes, of all processes."""
+        counts = abi.StateCounts()
+        abi.states_count(self._address, owner, counts)
+        return counts.states, counts.bytes

@@ -1,0 +1,65 @@
+// States of users, in memory that processes share: of a history by blocks of positions, and whole.
+//
+// A block's name is a keyed hash (SipHash-2-4 of 128 bits) of the name before it and of its
+// positions' inputs, the first one's of its owner's name. So equal beginnings of histories have
+// equal names, and others can have none of them.
+#pragma once
+#include <cstdint>
+
+#include "abi/exported.h"
+
+namespace sharded_infer {
+
+constexpr std::int64_t kNameWords = 2;
+constexpr std::int64_t kBlockPositions = 16;
+
+struct StateColumn {
+  const std::int64_t* values;  // [positions, width]
+  std::int64_t width;
+};
+
+// An owner of states, such as a version.
+struct StateOwner {
+  std::uint64_t name[kNameWords];  // of all that a state depends on beside a user's inputs
+  std::int64_t evictions;          // of any states, for this owner's, by this process
+};
+
+struct PrefixSearch {
+  void* table;
+  const StateOwner* owner;
+  const StateColumn* columns;
+  std::int64_t column_count;
+  std::int64_t positions;
+  std::uint64_t* names;  // written: [positions / kBlockPositions, kNameWords]
+};
+
+// Of an owner, over all processes.
+struct StateCounts {
+  std::int64_t states, bytes;
+};
+
+}  // namespace sharded_infer
+
+extern "C" {
+// Makes a table in zeroed memory of whole pages, for hashes with a key [2] of random bits. Returns
+// 1 if there is too little memory for one state.
+EXPORTED std::int32_t sharded_infer_states_create(void* memory, std::int64_t bytes,
+                                                  const std::uint64_t* key);
+
+// Names the whole blocks of a history; returns how many of the first ones are kept. The last
+// position belongs to none of them.
+EXPORTED_KEEPING_GIL std::int64_t sharded_infer_states_find(
+    const sharded_infer::PrefixSearch* search);
+
+// Bytes of a whole state, at most `room` of which are written; 0: it is not kept.
+EXPORTED_KEEPING_GIL std::int64_t sharded_infer_states_read(void* table, const std::uint64_t* name,
+                                                            void* out, std::int64_t room);
+
+// Keeps a whole state that took `seconds`, where it has room.
+EXPORTED_KEEPING_GIL void sharded_infer_states_write(void* table, sharded_infer::StateOwner* owner,
+                                                     const std::uint64_t* name, const void* state,
+                                                     std::int64_t bytes, double seconds);
+
+EXPORTED void sharded_infer_states_count(void* table, const sharded_infer::StateOwner* owner,
+                                         sharded_infer::StateCounts* out);
+}

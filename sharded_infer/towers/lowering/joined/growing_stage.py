@@ -1,0 +1,99 @@
+"""A user's stage that computes the positions behind a known beginning of the history alone."""
+
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from kernels.sequences.user_states import Prefix
+from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
+from sharded_infer.towers.lowering.joined.joined_stages import result_of
+from sharded_infer.towers.lowering.joined.position_states import NotCausalError
+from sharded_infer.towers.lowering.rewriting import module_of
+from sharded_infer.towers.lowering.sequences.views import Views
+
+
+class GrowingStage(NamedTuple):
+    """The stage as one call; thread-safe.
+
+    Attributes:
+        given: which inputs of the stage the passes take.
+        results: the result of the passes that each of the stage's is, and its shape; None stands
+            for the number of positions.
+    """
+
+    passes: JoinedPasses
+    given: tuple[int, ...]
+    results: tuple[tuple[int, tuple[int | None, ...]], ...]
+
+    def __call__(self, inputs: Sequence[Tensor], prefix: Prefix) -> tuple[Tensor, ...] | None:
+        """As the stage on the whole history; None if the prefix is no longer kept.
+
+        `inputs` have the positions behind the prefix, at least one, without padding.
+        """
+        read = [inputs[at] for at in self.given]
+        positions = self.passes.positions(read) + prefix.positions
+        made = self.passes.behind(read, prefix)
+        if made is None:
+            return None
+        return tuple(
+            made[at].view([positions if size is None else size for size in shape])
+            for at, shape in self.results
+        )
+
+
+def growing_stage(stage: GraphModule, views: Views, sequences: Sequence[bool]) -> GrowingStage:
+    """The growing form of a user's stage for requests without padding.
+
+    Args:
+        stage: with its passes joined.
+        views: of `stage`.
+        sequences: which of its inputs have a row for each position of one sequence.
+
+    Raises:
+        NotCausalError: a position depends on later ones, or an operator is in no compiled pass.
+    """
+    call = _only_call(stage, views)
+    module = module_of(stage, call, JoinedPasses)
+    if module is None or module.not_causal:
+        raise NotCausalError("no compiled pass" if module is None else module.not_causal)
+    inputs = [node for node in stage.graph.nodes if node.op == "placeholder"]
+    given = []
+    for node, memory in zip(call.all_input_nodes, module.inputs, strict=True):
+        base = views.whole(node)
+        at = inputs.index(base) if base in inputs else -1
+        if at < 0 or not sequences[at] or memory.rows >= 0:
+            raise NotCausalError(f"{_described(stage, base)} are no rows of one sequence")
+        given.append(at)
+    results = []
+    [output] = stage.graph.find_nodes(op="output")
+    for node in output.args[0]:
+        number = result_of(views.whole(node), call)
+        if number is None:
+            raise NotCausalError(f"{_described(stage, node)} is no result of the compiled passes")
+        results.append((number, views.shape(node)))
+    return GrowingStage(module, tuple(given), tuple(results))
+
+
+def _only_call(stage: GraphModule, views: Views) -> Node:
+    calls = [
+        node
+        for node in stage.graph.nodes
+        if node.op.startswith("call")
+        and views.whole(node) is node
+        and node.target is not operator.getitem
+    ]
+    for node in calls:
+        if module_of(stage, node, JoinedPasses) is None:
+            raise NotCausalError(f"{_described(stage, node)} is in no compiled pass")
+    if len(calls) != 1:
+        raise NotCausalError(f"expected one call of compiled passes, got {len(calls)}")
+    return calls[0]
+
+
+def _described(stage: GraphModule, node: Node) -> str:
+    target = stage.get_submodule(str(node.target)) if node.op == "call_module" else node.target
+    name = type(target).__name__ if node.op == "call_module" else str(target)
+    return f"{node.name} = {name}({', '.join(map(str, node.args))})"
