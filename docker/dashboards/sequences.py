@@ -11,7 +11,8 @@ _POSITIONS = rate(of_version("sharded_infer_sequence_positions_total"))
 _USERS = rate(of_version("sharded_infer_user_states_total"))
 _EVICTED = rate(of_version("sharded_infer_user_states_evicted_total"))
 _BYTES = of_version("sharded_infer_user_cache_bytes")
-_HIT = 'result="hit"'
+_USER_POSITIONS = rate(of_version("sharded_infer_user_positions_total"))
+_HIT, _KEPT = 'result="hit"', 'result="kept"'
 
 
 def sequences_and_users() -> list[Builder[Panel]]:
@@ -43,8 +44,21 @@ def sequences_and_users() -> list[Builder[Panel]]:
         ),
         graph(
             Text(
+                "User cache: positions",
+                "Share of the positions of histories whose state was not computed again.",
+            ),
+            Query(
+                "sum by (model) "
+                f"({rate(of_version('sharded_infer_user_positions_total', _KEPT))}) "
+                f"/ clamp_min(sum by (model) ({_USER_POSITIONS}), 1e-9)",
+                "{{model}}",
+            ),
+            unit=units.PercentUnit,
+        ),
+        graph(
+            Text(
                 "User cache: memory and evictions",
-                "Bytes of all workers' states, and states that had to go a second.",
+                "Bytes of the states, and states that had to go a second.",
             ),
             Query(f"sum by (model, version) ({_BYTES})", "{{model}} {{version}} bytes"),
             Query(f"sum by (model, version) ({_EVICTED})", "{{model}} {{version}} evicted"),

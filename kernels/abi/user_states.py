@@ -42,7 +42,7 @@ class StateCounts(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "user_states", 0x2F36980D, {
+check_layout(LIBRARY, "user_states", 0xE9FB6F1D, {
     StateColumn: 0x239C29D4,
     StateOwner: 0xBDAB3719,
     PrefixSearch: 0xAA5C3FA9,
@@ -81,6 +81,7 @@ states_write = function_of(
     ctypes.c_void_p,
     ctypes.c_int64,
     ctypes.c_double,
+    ctypes.c_int32,
 )
 states_count = function_of(
     LIBRARY,

@@ -101,12 +101,21 @@ class UserStates:
                 return state[:size] if size else None
             room = size
 
-    def write(self, owner: abi.StateOwner, name: bytes, state: bytes, seconds: float) -> None:
+    def write(
+        self,
+        owner: abi.StateOwner,
+        name: bytes,
+        state: bytes,
+        seconds: float,
+        *,
+        is_always: bool = False,
+    ) -> None:
         """Keeps a whole state, which took `seconds`.
 
-        Not if the table is smaller, or memory is short and the state comes for the first time.
+        Not if the table is smaller or, without `is_always`, memory is short and the state comes for
+        the first time.
         """
-        abi.states_write(self._address, owner, name, state, len(state), seconds)
+        abi.states_write(self._address, owner, name, state, len(state), seconds, is_always)
 
     def counts(self, owner: abi.StateOwner) -> tuple[int, int]:
         """States of an owner and their bytes, of all processes."""

@@ -404,7 +404,7 @@ const std::int64_t sharded_infer_layout_of_tiers[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_user_states[];
 const std::int64_t sharded_infer_layout_of_user_states[] = {
-    21, 0x2F36980D,
+    21, 0xE9FB6F1D,
     0x239C29D4, sizeof(sharded_infer::StateColumn),
     offsetof(sharded_infer::StateColumn, values),
     offsetof(sharded_infer::StateColumn, width),

@@ -418,10 +418,11 @@ std::int64_t sharded_infer_states_read(void* table, const std::uint64_t* name, v
 }
 
 void sharded_infer_states_write(void* table, StateOwner* owner, const std::uint64_t* name,
-                                const void* state, std::int64_t bytes, double seconds) {
+                                const void* state, std::int64_t bytes, double seconds,
+                                std::int32_t is_always) {
   LockedShard shard(table, name);
   if (shard.find(name)) return;
-  const Entry* entry = shard.add(owner, name, bytes, seconds, shard.now(1), false);
+  const Entry* entry = shard.add(owner, name, bytes, seconds, shard.now(1), is_always != 0);
   if (!entry) return;
   Cursor cursor(shard, *entry);
   cursor.each(bytes, [&](std::uint8_t* to, std::int64_t done, std::int64_t count) {

@@ -122,12 +122,20 @@ class ServerConfig:
         int,
         Setting(
             Group.MODELS,
-            "Memory for what towers computed of users (tower.user_inputs), of each version and "
-            "worker; 0: nothing is kept.",
+            "Memory for what towers computed of users (tower.user_inputs), of all versions and "
+            "workers together; 0: nothing is kept.",
             "MiB",
             at_least=0,
         ),
     ] = 0
+    user_cache_bf16: Annotated[
+        bool,
+        Setting(
+            Group.MODELS,
+            "Round the kept states of histories to bf16: half the memory, and scores that are not "
+            "those without a cache to the bit.",
+        ),
+    ] = False
     row_memory_mib: Annotated[
         int | None,
         Setting(
@@ -598,11 +606,6 @@ class ServerConfig:
     def explicit(self) -> bool:
         """True if clients load and unload models."""
         return self.model_control == "explicit"
-
-    @property
-    def user_cache_bytes(self) -> int:
-        """Memory for users' states, of each version and process."""
-        return self.user_cache_mib * MIB
 
     @property
     def row_memory_bytes(self) -> int | None:

@@ -2,7 +2,9 @@
 
 import importlib.metadata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NoReturn
+from math import inf
+from time import monotonic, sleep
+from typing import Final, NoReturn
 
 from serving.control.model_control import ModelControl
 from serving.control.model_description import (
@@ -11,6 +13,7 @@ from serving.control.model_description import (
     VersionTotals,
     describe_model,
 )
+from serving.control.prepare_messages import user_message
 from serving.control.server_settings import (
     TRACE_SETTINGS,
     Setting,
@@ -18,13 +21,17 @@ from serving.control.server_settings import (
     check_trace_changes,
     log_settings,
 )
-from serving.errors import NotOfferedError, UnavailableError
+from serving.errors import DeadlineError, NotOfferedError, UnavailableError
 from serving.observability.log_levels import LogControl
+from serving.protocol.message_format import MessageFormat
 from serving.shared_memory.regions import Region, SharedMemory
 from serving.versions.served_versions import IndexEntry, ServedVersions
 from sharded_infer.errors import NotFoundError, RequestError
+from sharded_infer.v1.predictor_pb2 import PredictRequest, PrepareResponse
 
 _EXTENSIONS = ("statistics", "model_configuration", "model_repository", "logging")
+# Between two looks at the queue of predict calls.
+_PREPARE_WAIT_SECONDS: Final = 0.0005
 _NOT_ALLOWED = "explicit model load / unload is not allowed if polling is enabled"
 
 
@@ -92,6 +99,41 @@ class ControlPlane:
         model = self._store.get(name, version).model
         versions = tuple(self._store.versions(model.name))
         return describe_model(model, versions, self._store.names(model.name), self._max_batch)
+
+    def prepare(self, request: PredictRequest, deadline: float) -> PrepareResponse:
+        """Computes and keeps the state of a request's user, while no predict call waits.
+
+        Args:
+            request: of which the model, the version and the user's inputs are read.
+            deadline: of the monotonic clock.
+
+        Raises:
+            NotFoundError, UnavailableError: as `model`.
+            NotOfferedError: the server keeps no states of this model.
+            RequestError: an input does not fit the model.
+            DeadlineError: predict calls waited until the deadline.
+        """
+        loaded_version = self._store.get(request.model, request.version)
+        model = loaded_version.model
+        if model.users is None:
+            raise NotOfferedError(
+                f"model {model.name!r}: no states of users are kept, expected tower.user_inputs in "
+                "its spec and serve --user-cache-mib"
+            )
+        batch = loaded_version.reader.read_message(
+            user_message(request, model.spec), form=MessageFormat.PREDICT
+        )
+        while loaded_version.queue.oldest_arrival() < inf:
+            if monotonic() > deadline:
+                raise DeadlineError("predict calls waited until the deadline")
+            sleep(_PREPARE_WAIT_SECONDS)
+        known, computed = model.prepare(batch, deadline)
+        return PrepareResponse(
+            model=model.name,
+            version=model.version,
+            known_positions=known,
+            computed_positions=computed,
+        )
 
     def statistics(self, name: str = "", version: str = "") -> list[VersionTotals]:
         """Totals of one version, as in `model`, or, if `name` is empty, of all loaded versions."""

@@ -14,10 +14,11 @@ from serving.control.control_plane import ControlPlane
 from serving.grpc_api.admin_server import AdminServer
 from serving.grpc_api.compiled.native_transport import NativeTransport
 from serving.grpc_api.handlers import INFERENCE_SERVICE, PREDICTOR_SERVICE, HandlerTable
-from serving.grpc_api.inference_service import InferenceService
+from serving.grpc_api.inference_service import InferenceService, PrepareService
 from serving.host.unix_socket import UnixSocket
 from serving.inference.data_plane import DataPlane
 from serving.security.guard import Guard
+from sharded_infer.v1 import predictor_pb2_grpc
 
 _STATUS = health_pb2.HealthCheckResponse
 _HEALTH_CHECK = f"/{health.SERVICE_NAME}/Check"
@@ -55,6 +56,9 @@ class GrpcServer:
         self._health = health.HealthServicer()
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
             InferenceService(control), handlers
+        )
+        predictor_pb2_grpc.add_PredictorServicer_to_server(  # type: ignore[no-untyped-call]
+            PrepareService(control), handlers
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, handlers)
         names = (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from time import monotonic
+from typing import Any, Final
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -12,6 +13,10 @@ from serving.control.server_settings import Setting
 from serving.grpc_api.model_messages import config_message, metadata_message, statistics_message
 from serving.grpc_api.status_codes import abort
 from serving.status import status_of
+from sharded_infer.v1 import predictor_pb2_grpc
+
+# The longest wait of a prepare call without a deadline.
+_PREPARE_SECONDS: Final = 1.0
 
 _Rpc = Callable[[Any, Any, grpc.ServicerContext], Any]
 
@@ -180,3 +185,17 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         for name, value in self._control.change_traces(changes, request.model_name).items():
             response.settings[name].value.append(value)
         return response
+
+
+class PrepareService(predictor_pb2_grpc.PredictorServicer):
+    """Computes users' states; the transport answers Predict."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+
+    @_ending_with_status
+    def Prepare(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """Computes and keeps the state of a request's user."""
+        left = context.time_remaining()
+        deadline = monotonic() + (_PREPARE_SECONDS if left is None else left)
+        return self._control.prepare(request, deadline)

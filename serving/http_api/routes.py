@@ -38,6 +38,8 @@ class Route:
         operation = self.operation.removesuffix("Version")
         if operation == "AllStatistics":
             operation = "ModelStatistics"
+        if operation == "ModelPrepare":
+            return access_of("/sharded_infer.v1.Predictor/Prepare")
         return access_of(f"/inference.GRPCInferenceService/{operation}")
 
     def names(self, path: str) -> Mapping[str, str]:
@@ -81,6 +83,7 @@ ROUTES: tuple[Route, ...] = (
     *_of_models("GET", "/config", "ModelConfig"),
     *_of_models("GET", "/stats", "ModelStatistics"),
     *_of_models("POST", "/infer", "ModelInfer", has_body=True),
+    *_of_models("POST", "/prepare", "ModelPrepare", has_body=True),
     Route("GET", "/v2/models/{model}/trace/setting", "ModelTraceGet"),
     Route("POST", "/v2/models/{model}/trace/setting", "ModelTraceSet", has_body=True),
     Route("GET", "/v2/trace/setting", "TraceGet"),

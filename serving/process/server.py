@@ -136,7 +136,7 @@ def serve(
             copies,
             config.workers,
             None if fronts is None else fronts.front_of,
-            UserStates(config.user_cache_bytes) if config.user_cache_mib else None,
+            _user_states(config),
             config.row_memory_bytes,
             products,
             config.warm_from,
@@ -338,6 +338,13 @@ def _ready(
         models=tuple(served),
         missing=missing,
     )
+
+
+def _user_states(config: ServerConfig) -> UserStates | None:
+    """Memory for users' states, which workers forked later share; None: none are kept."""
+    if not config.user_cache_mib:
+        return None
+    return UserStates(config.user_cache_mib * MIB, is_bfloat=config.user_cache_bf16)
 
 
 def _table_memory(config: ServerConfig) -> TableMemory | None:

@@ -43,6 +43,7 @@ RPC_ACCESS = {
     f"/{_INFERENCE}/ModelInfer": Access.PREDICT,
     f"/{_INFERENCE}/ModelStreamInfer": Access.PREDICT,
     "/sharded_infer.v1.Predictor/Predict": Access.PREDICT,
+    "/sharded_infer.v1.Predictor/Prepare": Access.PREDICT,
     # Fronts have a token of their own.
     "/sharded_infer.v1.ShardHost/Describe": Access.PREDICT,
     "/sharded_infer.v1.ShardHost/Lookup": Access.PREDICT,

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
-from sharded_infer.client.call_settings import PREDICT_METHOD, CallSettings
+from sharded_infer.client.call_settings import PREDICT_METHOD, PREPARE_METHOD, CallSettings
 from sharded_infer.client.inputs import Inputs
 from sharded_infer.client.prediction import Prediction, predict_error, read_prediction
+from sharded_infer.client.replicas import Replicas, targets_of
 from sharded_infer.client.request_message import request_message
 from sharded_infer.v1 import predictor_pb2
 
@@ -17,27 +19,44 @@ from sharded_infer.v1 import predictor_pb2
 class AsyncClient:
     """Calls a server from one event loop; its tasks should share one client and its connection."""
 
-    def __init__(self, target: str, settings: CallSettings | None = None) -> None:
-        """Prepare a connection, in the event loop; it opens at the first call.
+    def __init__(self, target: str | Sequence[str], settings: CallSettings | None = None) -> None:
+        """Prepare a connection to each target, in the event loop; it opens at the first call.
 
         Args:
-            target: `host:port`, or any other gRPC name, such as `dns:///ranker:8001`.
+            target: `host:port`, or any other gRPC name, such as `dns:///ranker:8001`; or several,
+                of replicas of a server: calls with equal routing keys go to the same one of those
+                that are ready, others to each in turn.
 
         Raises:
-            ValueError: the settings are inconsistent.
+            ValueError: the settings are inconsistent, or a target is named twice.
         """
         self._settings = settings or CallSettings()
         options = self._settings.channel_options()
         credentials = self._settings.credentials()
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(target, options)
-        else:
-            self._channel = grpc.aio.secure_channel(target, credentials, options)
-        self._predict: Any = self._channel.unary_unary(
-            PREDICT_METHOD,
-            request_serializer=None,
-            response_deserializer=predictor_pb2.PredictResponse.FromString,
-        )
+        targets = targets_of(target)
+        self._replicas = Replicas(targets, self._is_ready)
+        self._channels = [
+            grpc.aio.insecure_channel(one, options)
+            if credentials is None
+            else grpc.aio.secure_channel(one, credentials, options)
+            for one in targets
+        ]
+        self._predict: list[Any] = [
+            channel.unary_unary(
+                PREDICT_METHOD,
+                request_serializer=None,
+                response_deserializer=predictor_pb2.PredictResponse.FromString,
+            )
+            for channel in self._channels
+        ]
+        self._prepare: list[Any] = [
+            channel.unary_unary(
+                PREPARE_METHOD,
+                request_serializer=None,
+                response_deserializer=predictor_pb2.PrepareResponse.FromString,
+            )
+            for channel in self._channels
+        ]
 
     async def predict(
         self,
@@ -65,15 +84,27 @@ class AsyncClient:
             report_unknown_ids=report_unknown_ids,
             routing_key=routing_key,
         )
-        seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
-        try:
-            return read_prediction(await self._call(message, seconds))
-        except grpc.RpcError as error:
-            raise predict_error(error) from error
+        return read_prediction(
+            await self._answered(self._predict, message, routing_key, timeout_seconds)
+        )
+
+    async def prepare(
+        self,
+        model: str,
+        *,
+        user: Inputs | Sequence[Inputs],
+        version: str | int = "",
+        routing_key: str | int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Compute and keep a user's state. Arguments and errors are those of `Client.prepare`."""
+        message = request_message(model, user=user, version=version, routing_key=routing_key)
+        await self._answered(self._prepare, message, routing_key, timeout_seconds)
 
     async def close(self) -> None:
         """Close the connection; calls in progress are cancelled."""
-        await self._channel.close()
+        for channel in self._channels:
+            await channel.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,9 +117,35 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _call(self, message: bytes, seconds: float) -> Any:
+    def _is_ready(self, at: int) -> bool:
+        failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        return self._channels[at].get_state(try_to_connect=True) is not failed
+
+    async def _answered(
+        self,
+        methods: Sequence[Any],
+        message: bytes,
+        routing_key: str | int | None,
+        timeout_seconds: float | None,
+    ) -> Any:
+        """The answer of the first replica that can be reached."""
+        seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
+        deadline = monotonic() + seconds
+        *others, last = self._replicas.order(routing_key)
+        for at in others:
+            try:
+                return await self._call(methods[at], message, deadline - monotonic())
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise predict_error(error) from error
+        try:
+            return await self._call(methods[last], message, deadline - monotonic())
+        except grpc.RpcError as error:
+            raise predict_error(error) from error
+
+    async def _call(self, method: Any, message: bytes, seconds: float) -> Any:
         async def start(left: float) -> Any:
-            return await self._predict(message, timeout=left, metadata=self._settings.metadata)
+            return await method(message, timeout=left, metadata=self._settings.metadata)
 
         after = self._settings.hedge_after_seconds
         if after is None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import grpc
 
-PREDICT_METHOD = "/sharded_infer.v1.Predictor/Predict"
 _SERVICE = "sharded_infer.v1.Predictor"
+PREDICT_METHOD, PREPARE_METHOD = f"/{_SERVICE}/Predict", f"/{_SERVICE}/Prepare"
 _LARGEST_MESSAGE = 2**31 - 1
 # gRPC's own bounds (proposal A6).
 _MOST_ATTEMPTS = 5

@@ -1,15 +1,18 @@
 """The client for threads."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
-from sharded_infer.client.call_settings import PREDICT_METHOD, CallSettings
+from sharded_infer.client.call_settings import PREDICT_METHOD, PREPARE_METHOD, CallSettings
 from sharded_infer.client.hedging import first_answer
 from sharded_infer.client.inputs import Inputs
 from sharded_infer.client.prediction import Prediction, predict_error, read_prediction
+from sharded_infer.client.replicas import Replicas, targets_of
 from sharded_infer.client.request_message import request_message
 from sharded_infer.v1 import predictor_pb2
 
@@ -17,27 +20,48 @@ from sharded_infer.v1 import predictor_pb2
 class Client:
     """Calls a server; threads should share one client and its connection."""
 
-    def __init__(self, target: str, settings: CallSettings | None = None) -> None:
-        """Prepare a connection, which opens at the first call.
+    def __init__(self, target: str | Sequence[str], settings: CallSettings | None = None) -> None:
+        """Prepare a connection to each target, which opens at the first call.
 
         Args:
-            target: `host:port`, or any other gRPC name, such as `dns:///ranker:8001`.
+            target: `host:port`, or any other gRPC name, such as `dns:///ranker:8001`; or several,
+                of replicas of a server: calls with equal routing keys go to the same one of those
+                that are ready, others to each in turn.
 
         Raises:
-            ValueError: the settings are inconsistent.
+            ValueError: the settings are inconsistent, or a target is named twice.
         """
         self._settings = settings or CallSettings()
         options = self._settings.channel_options()
         credentials = self._settings.credentials()
-        if credentials is None:
-            self._channel = grpc.insecure_channel(target, options)
-        else:
-            self._channel = grpc.secure_channel(target, credentials, options)
-        self._predict: Any = self._channel.unary_unary(
-            PREDICT_METHOD,
-            request_serializer=None,
-            response_deserializer=predictor_pb2.PredictResponse.FromString,
-        )
+        targets = targets_of(target)
+        self._failed: set[int] = set()
+        self._replicas = Replicas(targets, lambda at: at not in self._failed)
+        self._channels = [
+            grpc.insecure_channel(one, options)
+            if credentials is None
+            else grpc.secure_channel(one, credentials, options)
+            for one in targets
+        ]
+        if len(targets) > 1:
+            for at, channel in enumerate(self._channels):
+                channel.subscribe(partial(self._changed, at))
+        self._predict: list[Any] = [
+            channel.unary_unary(
+                PREDICT_METHOD,
+                request_serializer=None,
+                response_deserializer=predictor_pb2.PredictResponse.FromString,
+            )
+            for channel in self._channels
+        ]
+        self._prepare: list[Any] = [
+            channel.unary_unary(
+                PREPARE_METHOD,
+                request_serializer=None,
+                response_deserializer=predictor_pb2.PrepareResponse.FromString,
+            )
+            for channel in self._channels
+        ]
 
     def predict(
         self,
@@ -84,15 +108,37 @@ class Client:
             report_unknown_ids=report_unknown_ids,
             routing_key=routing_key,
         )
-        seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
-        try:
-            return read_prediction(self._call(message, seconds))
-        except grpc.RpcError as error:
-            raise predict_error(error) from error
+        return read_prediction(self._answered(self._predict, message, routing_key, timeout_seconds))
+
+    def prepare(
+        self,
+        model: str,
+        *,
+        user: Inputs | Sequence[Inputs],
+        version: str | int = "",
+        routing_key: str | int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Compute and keep a user's state, before the candidates are known.
+
+        The next `predict` with the same user, or one whose histories begin alike, computes the
+        rest. Give both calls the same `routing_key`, to reach the replica that keeps it.
+
+        Args:
+            user, version, routing_key, timeout_seconds: as of `predict`.
+
+        Raises:
+            RequestError: an input cannot be sent; names it.
+            PredictError: the server returned an error, such as UNIMPLEMENTED if it keeps no
+                states, or could not be reached.
+        """
+        message = request_message(model, user=user, version=version, routing_key=routing_key)
+        self._answered(self._prepare, message, routing_key, timeout_seconds)
 
     def close(self) -> None:
         """Close the connection; calls in progress are cancelled."""
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -105,12 +151,38 @@ class Client:
     ) -> None:
         self.close()
 
-    def _call(self, message: bytes, seconds: float) -> Any:
+    def _changed(self, at: int, state: grpc.ChannelConnectivity) -> None:
+        has_failed = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        (self._failed.add if has_failed else self._failed.discard)(at)
+
+    def _answered(
+        self,
+        methods: Sequence[Any],
+        message: bytes,
+        routing_key: str | int | None,
+        timeout_seconds: float | None,
+    ) -> Any:
+        """The answer of the first replica that can be reached."""
+        seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
+        deadline = monotonic() + seconds
+        *others, last = self._replicas.order(routing_key)
+        for at in others:
+            try:
+                return self._call(methods[at], message, deadline - monotonic())
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise predict_error(error) from error
+        try:
+            return self._call(methods[last], message, deadline - monotonic())
+        except grpc.RpcError as error:
+            raise predict_error(error) from error
+
+    def _call(self, method: Any, message: bytes, seconds: float) -> Any:
         metadata, after = self._settings.metadata, self._settings.hedge_after_seconds
         if after is None:
-            return self._predict(message, timeout=seconds, metadata=metadata)
+            return method(message, timeout=seconds, metadata=metadata)
 
         def start(left: float) -> Any:
-            return self._predict.future(message, timeout=left, metadata=metadata)
+            return method.future(message, timeout=left, metadata=metadata)
 
         return first_answer(start, after_seconds=after, timeout_seconds=seconds)

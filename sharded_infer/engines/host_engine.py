@@ -15,6 +15,7 @@ from sharded_infer.engines.sequence_runs import score_pieces
 from sharded_infer.engines.split_towers import SplitTowers, shared_group
 from sharded_infer.engines.user_cache import UserCache
 from sharded_infer.engines.user_stage import UserStage
+from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.tower_rows import side_by_side
 from sharded_infer.lookups.lookup_work import LookedUp, LookupWork
@@ -99,6 +100,24 @@ class HostEngine:
             outputs = tuple(score[: batch.batch_size] for score in outputs)
         scores = tuple(score.numpy() for score in outputs)
         return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
+
+    def prepare(self, batch: ModelInput, deadline: float = inf) -> tuple[int, int]:
+        """Computes and keeps the state of a request's user.
+
+        Args:
+            batch: one sample; its user's inputs alone are read.
+
+        Returns:
+            Positions of a history whose state was kept before, and those computed now; 0 where it
+            is not kept by positions.
+
+        Raises:
+            InternalError: `users` is None.
+        """
+        if self._stage is None or self.users is None:
+            raise InternalError(f"model {self._spec.name!r}: no states of users are kept")
+        look_up = partial(self._lookups.look_up, deadline=deadline, may_default=False, rows=1)
+        return self._stage.prepare(batch, look_up, self.users)[2:]
 
     def _run_stages(
         self,

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping
 from hashlib import blake2b
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -252,6 +253,12 @@ class Model:
         """Scores one batch, by output name; arguments and errors as `ModelEngine.run`."""
         scores = self.engine.run(model_input).scores
         return dict(zip(self.spec.tower.outputs, scores, strict=True))
+
+    def prepare(self, model_input: ModelInput, deadline: float = inf) -> tuple[int, int]:
+        """As `HostEngine.prepare`; raises InternalError if `users` is None."""
+        if not isinstance(self.engine, HostEngine):
+            raise InternalError("a model on devices keeps no states of users")
+        return self.engine.prepare(model_input, deadline)
 
     def predict(self, inputs: object) -> dict[str, NDArray[np.float32]]:
         """Scores one request, in a client's form: fp32 `[B]` or `[B, K]` by output name.

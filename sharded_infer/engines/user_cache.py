@@ -72,9 +72,10 @@ class UserCache:
         self.hits += len(found) - missing
         return [None if state is None else _unpacked(state) for state in found]
 
-    def keep(self, key: bytes, state: State, seconds: float) -> None:
-        """Keeps a user's whole state, which took `seconds`."""
-        self._states.write(self._owner, self._named(key), _packed(state), seconds)
+    def keep(self, key: bytes, state: State, seconds: float, *, is_always: bool = False) -> None:
+        """Keeps a user's whole state, as `UserStates.write`."""
+        name = self._named(key)
+        self._states.write(self._owner, name, _packed(state), seconds, is_always=is_always)
 
     def _named(self, key: bytes) -> bytes:
         return bytes(np.frombuffer(key, np.uint64) ^ np.frombuffer(self._version, np.uint64))

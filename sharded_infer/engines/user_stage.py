@@ -119,6 +119,43 @@ class UserStage:
         with torch.inference_mode():
             return self._of_each(batch, np.asarray(counts), look_up, cache)
 
+    def prepare(self, batch: ModelInput, look_up: LookUp, cache: UserCache) -> Users:
+        """Computes and keeps the state of one request of one sample; thread-safe."""
+        with torch.inference_mode():
+            if self._growing is not None:
+                users = self._prepare_known(self._growing, batch, look_up, cache)
+                if users is not None:
+                    return users
+            [key] = self._keys(batch, np.ones(1, np.int64))
+            if cache.take([key]) != [None]:
+                return 1, 0, 0, 0
+            began = perf_counter()
+            lookup = look_up(batch)
+            dense, own, whole = self._user_inputs(batch, lookup, 0, 0, 1)
+            state = self._split.user(dense, own, whole=whole)
+            if not any(defaults[0] for defaults in lookup.work.defaults.values()):
+                cache.keep(key, state, perf_counter() - began, is_always=True)
+            return 0, 1, 0, 0
+
+    def _prepare_known(
+        self, growing: GrowingSequence, batch: ModelInput, look_up: LookUp, cache: UserCache
+    ) -> Users | None:
+        histories = growing.histories(batch, 1)
+        prefix = cache.prefix(histories[0].columns, histories[0].length)
+        if prefix is None:
+            return 0, 1, 0, 0
+        known = prefix.positions
+        lookup = look_up(growing.behind(batch, histories, [known]) if known else batch)
+        is_default = any(defaults[0] for defaults in lookup.work.defaults.values())
+        prefix.blocks.keeping = Keeping.NOTHING if is_default else Keeping.ALL
+        dense, _, _ = self._user_inputs(batch, lookup, 0, 0, 1)
+        if self._split.behind(dense, prefix) is None:
+            # Evicted meanwhile: computed at once, as a whole.
+            prefix.blocks.count, known = 0, 0
+            dense, _, _ = self._user_inputs(batch, look_up(batch), 0, 0, 1)
+            self._split.behind(dense, prefix._replace(positions=0))
+        return int(known > 0), int(not known), known, histories[0].length - known
+
     def _of_each(
         self,
         batch: ModelInput,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n sharded_infer/v1/predictor.proto\x12\x10sharded_infer.v1\"\x92\x02\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08priority\x18\x04 \x01(\r\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12&\n\x04user\x18\x06 \x01(\x0b\x32\x18.sharded_infer.v1.Inputs\x12,\n\ncandidates\x18\x07 \x01(\x0b\x32\x18.sharded_infer.v1.Inputs\x12\x1a\n\x12report_unknown_ids\x18\x08 \x01(\x08\x12\x12\n\x08text_key\x18\t \x01(\tH\x00\x12\x14\n\nnumber_key\x18\n \x01(\x10H\x00\x42\r\n\x0brouting_key\"f\n\x06Inputs\x12/\n\x06sparse\x18\x01 \x03(\x0b\x32\x1f.sharded_infer.v1.SparseFeature\x12+\n\x05\x64\x65nse\x18\x02 \x03(\x0b\x32\x1c.sharded_infer.v1.DenseInput\"\x9c\x01\n\rSparseFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x07\x12\x10\n\x08long_ids\x18\x03 \x03(\x10\x12\x0f\n\x07lengths\x18\x04 \x03(\x07\x12\x0f\n\x07weights\x18\x05 \x03(\x02\x12\x13\n\x0bids_per_bag\x18\x06 \x01(\r\x12\x0f\n\x07strings\x18\x07 \x01(\x0c\x12\x16\n\x0estring_lengths\x18\x08 \x03(\x07\";\n\nDenseInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x02\x12\x0f\n\x07lengths\x18\x03 \x03(\x07\"\xbc\x02\n\x0fPredictResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12)\n\x07outputs\x18\x04 \x03(\x0b\x32\x18.sharded_infer.v1.Output\x12(\n\x06timing\x18\x05 \x01(\x0b\x32\x18.sharded_infer.v1.Timing\x12\x16\n\x0e\x64\x65\x66\x61ult_tables\x18\x06 \x03(\t\x12\x46\n\x0bunknown_ids\x18\x07 \x03(\x0b\x32\x31.sharded_infer.v1.PredictResponse.UnknownIdsEntry\x12\r\n\x05label\x18\x08 \x01(\t\x1a\x31\n\x0fUnknownIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"5\n\x06Output\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x02\x12\r\n\x05width\x18\x03 \x01(\r\"f\n\x06Timing\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\x01 \x01(\x02\x12\x15\n\rqueue_seconds\x18\x02 \x01(\x02\x12\x16\n\x0elookup_seconds\x18\x03 \x01(\x02\x12\x15\n\rtower_seconds\x18\x04 \x01(\x02\x32[\n\tPredictor\x12N\n\x07Predict\x12 .sharded_infer.v1.PredictRequest\x1a!.sharded_infer.v1.PredictResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n sharded_infer/v1/predictor.proto\x12\x10sharded_infer.v1\"f\n\x0fPrepareResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x17\n\x0fknown_positions\x18\x03 \x01(\x04\x12\x1a\n\x12\x63omputed_positions\x18\x04 \x01(\x04\"\x92\x02\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08priority\x18\x04 \x01(\r\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12&\n\x04user\x18\x06 \x01(\x0b\x32\x18.sharded_infer.v1.Inputs\x12,\n\ncandidates\x18\x07 \x01(\x0b\x32\x18.sharded_infer.v1.Inputs\x12\x1a\n\x12report_unknown_ids\x18\x08 \x01(\x08\x12\x12\n\x08text_key\x18\t \x01(\tH\x00\x12\x14\n\nnumber_key\x18\n \x01(\x10H\x00\x42\r\n\x0brouting_key\"f\n\x06Inputs\x12/\n\x06sparse\x18\x01 \x03(\x0b\x32\x1f.sharded_infer.v1.SparseFeature\x12+\n\x05\x64\x65nse\x18\x02 \x03(\x0b\x32\x1c.sharded_infer.v1.DenseInput\"\x9c\x01\n\rSparseFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x07\x12\x10\n\x08long_ids\x18\x03 \x03(\x10\x12\x0f\n\x07lengths\x18\x04 \x03(\x07\x12\x0f\n\x07weights\x18\x05 \x03(\x02\x12\x13\n\x0bids_per_bag\x18\x06 \x01(\r\x12\x0f\n\x07strings\x18\x07 \x01(\x0c\x12\x16\n\x0estring_lengths\x18\x08 \x03(\x07\";\n\nDenseInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x02\x12\x0f\n\x07lengths\x18\x03 \x03(\x07\"\xbc\x02\n\x0fPredictResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12)\n\x07outputs\x18\x04 \x03(\x0b\x32\x18.sharded_infer.v1.Output\x12(\n\x06timing\x18\x05 \x01(\x0b\x32\x18.sharded_infer.v1.Timing\x12\x16\n\x0e\x64\x65\x66\x61ult_tables\x18\x06 \x03(\t\x12\x46\n\x0bunknown_ids\x18\x07 \x03(\x0b\x32\x31.sharded_infer.v1.PredictResponse.UnknownIdsEntry\x12\r\n\x05label\x18\x08 \x01(\t\x1a\x31\n\x0fUnknownIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"5\n\x06Output\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x02\x12\r\n\x05width\x18\x03 \x01(\r\"f\n\x06Timing\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\x01 \x01(\x02\x12\x15\n\rqueue_seconds\x18\x02 \x01(\x02\x12\x16\n\x0elookup_seconds\x18\x03 \x01(\x02\x12\x15\n\rtower_seconds\x18\x04 \x01(\x02\x32\xab\x01\n\tPredictor\x12N\n\x07Predict\x12 .sharded_infer.v1.PredictRequest\x1a!.sharded_infer.v1.PredictResponse\x12N\n\x07Prepare\x12 .sharded_infer.v1.PredictRequest\x1a!.sharded_infer.v1.PrepareResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,22 +33,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._loaded_options = None
   _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._serialized_options = b'8\001'
-  _globals['_PREDICTREQUEST']._serialized_start=55
-  _globals['_PREDICTREQUEST']._serialized_end=329
-  _globals['_INPUTS']._serialized_start=331
-  _globals['_INPUTS']._serialized_end=433
-  _globals['_SPARSEFEATURE']._serialized_start=436
-  _globals['_SPARSEFEATURE']._serialized_end=592
-  _globals['_DENSEINPUT']._serialized_start=594
-  _globals['_DENSEINPUT']._serialized_end=653
-  _globals['_PREDICTRESPONSE']._serialized_start=656
-  _globals['_PREDICTRESPONSE']._serialized_end=972
-  _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._serialized_start=923
-  _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._serialized_end=972
-  _globals['_OUTPUT']._serialized_start=974
-  _globals['_OUTPUT']._serialized_end=1027
-  _globals['_TIMING']._serialized_start=1029
-  _globals['_TIMING']._serialized_end=1131
-  _globals['_PREDICTOR']._serialized_start=1133
-  _globals['_PREDICTOR']._serialized_end=1224
+  _globals['_PREPARERESPONSE']._serialized_start=54
+  _globals['_PREPARERESPONSE']._serialized_end=156
+  _globals['_PREDICTREQUEST']._serialized_start=159
+  _globals['_PREDICTREQUEST']._serialized_end=433
+  _globals['_INPUTS']._serialized_start=435
+  _globals['_INPUTS']._serialized_end=537
+  _globals['_SPARSEFEATURE']._serialized_start=540
+  _globals['_SPARSEFEATURE']._serialized_end=696
+  _globals['_DENSEINPUT']._serialized_start=698
+  _globals['_DENSEINPUT']._serialized_end=757
+  _globals['_PREDICTRESPONSE']._serialized_start=760
+  _globals['_PREDICTRESPONSE']._serialized_end=1076
+  _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._serialized_start=1027
+  _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._serialized_end=1076
+  _globals['_OUTPUT']._serialized_start=1078
+  _globals['_OUTPUT']._serialized_end=1131
+  _globals['_TIMING']._serialized_start=1133
+  _globals['_TIMING']._serialized_end=1235
+  _globals['_PREDICTOR']._serialized_start=1238
+  _globals['_PREDICTOR']._serialized_end=1409
 # @@protoc_insertion_point(module_scope)

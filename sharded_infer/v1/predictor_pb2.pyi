@@ -6,6 +6,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PrepareResponse(_message.Message):
+    __slots__ = ("model", "version", "known_positions", "computed_positions")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    known_positions: int
+    computed_positions: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., known_positions: _Optional[int] = ..., computed_positions: _Optional[int] = ...) -> None: ...
+
 class PredictRequest(_message.Message):
     __slots__ = ("model", "version", "request_id", "priority", "outputs", "user", "candidates", "report_unknown_ids", "text_key", "number_key")
     MODEL_FIELD_NUMBER: _ClassVar[int]

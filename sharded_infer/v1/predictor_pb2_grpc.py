@@ -40,6 +40,11 @@ class PredictorStub(object):
                 request_serializer=sharded__infer_dot_v1_dot_predictor__pb2.PredictRequest.SerializeToString,
                 response_deserializer=sharded__infer_dot_v1_dot_predictor__pb2.PredictResponse.FromString,
                 _registered_method=True)
+        self.Prepare = channel.unary_unary(
+                '/sharded_infer.v1.Predictor/Prepare',
+                request_serializer=sharded__infer_dot_v1_dot_predictor__pb2.PredictRequest.SerializeToString,
+                response_deserializer=sharded__infer_dot_v1_dot_predictor__pb2.PrepareResponse.FromString,
+                _registered_method=True)
 
 
 class PredictorServicer(object):
@@ -56,6 +61,17 @@ class PredictorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Prepare(self, request, context):
+        """Computes and keeps the state of a request's user, while its candidates are still being chosen.
+        Only `model`, `version` and `user` are read. It returns when the state is kept.
+
+        Predict calls go first: the state is computed while none waits, or else at the deadline
+        DEADLINE_EXCEEDED is returned. UNIMPLEMENTED: the server keeps no states of this model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PredictorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -63,6 +79,11 @@ def add_PredictorServicer_to_server(servicer, server):
                     servicer.Predict,
                     request_deserializer=sharded__infer_dot_v1_dot_predictor__pb2.PredictRequest.FromString,
                     response_serializer=sharded__infer_dot_v1_dot_predictor__pb2.PredictResponse.SerializeToString,
+            ),
+            'Prepare': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prepare,
+                    request_deserializer=sharded__infer_dot_v1_dot_predictor__pb2.PredictRequest.FromString,
+                    response_serializer=sharded__infer_dot_v1_dot_predictor__pb2.PrepareResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -93,6 +114,33 @@ class Predictor(object):
             '/sharded_infer.v1.Predictor/Predict',
             sharded__infer_dot_v1_dot_predictor__pb2.PredictRequest.SerializeToString,
             sharded__infer_dot_v1_dot_predictor__pb2.PredictResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prepare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharded_infer.v1.Predictor/Prepare',
+            sharded__infer_dot_v1_dot_predictor__pb2.PredictRequest.SerializeToString,
+            sharded__infer_dot_v1_dot_predictor__pb2.PrepareResponse.FromString,
             options,
             channel_credentials,
             insecure,

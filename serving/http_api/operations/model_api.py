@@ -4,9 +4,11 @@ import base64
 import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from time import monotonic
 from typing import Any
 
 from serving.control.control_plane import ControlPlane
+from serving.control.prepare_messages import request_of_json
 from serving.http_api.exchange import HttpAnswer, HttpRequest, error_answer, json_answer
 from serving.http_api.json_reader import object_of, read_object, text_of, whole_number
 from serving.http_api.operations.model_documents import (
@@ -44,6 +46,8 @@ class ModelApi:
         name = {key: text_of(value, f"the path's {key}") for key, value in names.items()}
         if operation.startswith("Model") and "Trace" not in operation:
             version = name.get("version", "")
+            if operation.startswith("ModelPrepare"):
+                return self._prepare(name["model"], version, read_object(request.body))
             return self._model(operation.removesuffix("Version"), name["model"], version)
         if operation.startswith("Repository"):
             return self._repository(operation, name, read_object(request.body), is_active)
@@ -56,6 +60,20 @@ class ModelApi:
         if operation.startswith("Logging"):
             return self._logging(operation, request)
         return self._server(operation)
+
+    def _prepare(self, model: str, version: str, body: Mapping[str, Any]) -> HttpAnswer:
+        milliseconds = object_of(body.get("parameters"), "parameters").get("timeout_ms", 1000)
+        seconds = whole_number(milliseconds, "timeout_ms", most=_MOST_UINT) / 1000
+        request = request_of_json(body, model, version)
+        answer = self._control.prepare(request, monotonic() + seconds)
+        return json_answer(
+            {
+                "model_name": answer.model,
+                "model_version": str(answer.version),
+                "known_positions": answer.known_positions,
+                "computed_positions": answer.computed_positions,
+            }
+        )
 
     def _server(self, operation: str) -> HttpAnswer:
         if operation == "ServerMetadata":

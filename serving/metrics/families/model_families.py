@@ -162,21 +162,29 @@ SEQUENCE_POSITIONS = counter(
 )
 USER_STATES = counter(
     "sharded_infer_user_states",
-    "Requests whose user's stage was found in the user cache (hit), or computed (miss).",
+    "Requests whose user's state, or that of a history's beginning, was kept (hit), and others.",
     "Model owners: the hit rate says whether --user-cache-mib pays.",
     label="result",
     label_values=("hit", "miss"),
     detail=Detail.FULL,
 )
+USER_POSITIONS = counter(
+    "sharded_infer_user_positions",
+    "Positions of histories whose state was kept, and those that were computed.",
+    "Model owners: the share that is kept is what --user-cache-mib saves of the user's stage.",
+    label="result",
+    label_values=("kept", "computed"),
+    detail=Detail.FULL,
+)
 USER_EVICTIONS = counter(
     "sharded_infer_user_states_evicted",
-    "States that left the user cache because it was full.",
+    "States that left the user cache for states of this version.",
     "Model owners: many evictions beside few hits ask for a larger user cache.",
     detail=Detail.FULL,
 )
-USER_CACHE_BYTES = gauge(
+USER_CACHE_BYTES = largest(
     "sharded_infer_user_cache_bytes",
-    "Bytes of the states in the user caches, over all workers.",
+    "Bytes of the states in the user cache, which all workers share.",
     "Planning: the memory that the user cache takes beside the tables.",
     detail=Detail.FULL,
 )
@@ -239,7 +247,7 @@ TABLE_FAMILIES = (
     LOADED, SHARE, TABLE_BYTES, TABLE_HUGE_PAGE_BYTES, TABLE_PAGE_BYTES, CREATED, PRODUCTS,
     RANK_ROWS, RANK_ROW_BYTES, RANK_BUSY_SECONDS, RANK_MEMORY_BYTES, BROADCAST_ROWS_SAVED,
     EMPTY_BAGS, IDS_MAPPED, IDS_UNKNOWN, HOT_ROW_SHARE, SCORES,
-    SEQUENCE_POSITIONS, USER_STATES, USER_EVICTIONS, USER_CACHE_BYTES,
+    SEQUENCE_POSITIONS, USER_STATES, USER_POSITIONS, USER_EVICTIONS, USER_CACHE_BYTES,
 )  # fmt: skip
 MODEL_FAMILIES = (
     LOADS, LOAD_FAILURES, LOAD_SECONDS, LOOKED, SERVED_VERSION, MISSING, SERVED_AGE, LABEL_VERSION,

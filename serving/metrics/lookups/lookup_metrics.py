@@ -24,6 +24,7 @@ from serving.metrics.families.model_families import (
     SEQUENCE_POSITIONS,
     USER_CACHE_BYTES,
     USER_EVICTIONS,
+    USER_POSITIONS,
     USER_STATES,
 )
 from serving.metrics.families.tier_families import (
@@ -66,6 +67,7 @@ class LookupMetrics:
         self._scores = block.cell(SCORES)
         self._positions = block.cell(SEQUENCE_POSITIONS)
         self._users = block.cell(USER_STATES)
+        self._user_positions = block.cell(USER_POSITIONS)
         self._evicted = block.cell(USER_EVICTIONS)
         self._user_bytes = block.cell(USER_CACHE_BYTES)
         self.tiers = TierMetrics(cells, block)
@@ -92,7 +94,11 @@ class LookupMetrics:
                 own[self._busy_seconds + place] += seconds
             if work.rows_saved:
                 own[self._saved] += work.rows_saved
-            for first, counts in ((self._positions, work.positions), (self._users, work.users)):
+            for first, counts in (
+                (self._positions, work.positions),
+                (self._users, work.users[:2]),
+                (self._user_positions, work.users[2:]),
+            ):
                 for cell, count in enumerate(counts, first):
                     own[cell] += count
             self._mapped_ids.count(batch)
@@ -110,7 +116,7 @@ class LookupMetrics:
             cells.own[self._hot_row_share] = share if cells.own[self._loaded] else 0.0
 
     def cached_users(self, held_bytes: int, evicted: int) -> None:
-        """Sets the bytes of this process's user cache; adds states evicted since the last call."""
+        """Sets the bytes of the version's states; adds states evicted since the last call."""
         cells = self._cells
         with cells.lock:
             cells.own[self._user_bytes] = held_bytes
