@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.sequences.growing_users import ANCHOR, measure_growing_users
 from benchmarks.sequences.mixed_lengths import measure_mixed_lengths
 from benchmarks.sequences.sequence_traffic import SequenceTraffic
 from benchmarks.sequences.user_caches import measure_user_cache
@@ -36,6 +37,7 @@ class SequenceWorkload(StrEnum):
 
     DIN = "din"
     SASREC = "sasrec"
+    SASREC_FORWARD = "sasrec-forward"
     HSTU_SMALL = "hstu-small"
 
 
@@ -71,6 +73,13 @@ def sequences_command(
     cache_mib: Annotated[
         int, typer.Option(min=1, help="users: `serve --user-cache-mib` of the server with a cache.")
     ] = 64,
+    grow: Annotated[
+        bool,
+        typer.Option(
+            help="users: each history is one to three items longer than the user's last one; new "
+            "users, and predict calls after prepare calls, are measured too."
+        ),
+    ] = False,
     share: Annotated[
         float,
         typer.Option(
@@ -96,10 +105,16 @@ def sequences_command(
     a cache. Answers of hits are compared with those of the other server, to the bit.
     """
     model, is_users = SEQUENCE_MODELS[workload], part is SequencePart.USERS
-    spec = model.spec(rows=rows, history=history if is_users else longest, precision=precision)
+    longest = history + (ANCHOR if grow else 0) if is_users else longest
+    spec = model.spec(rows=rows, history=longest, precision=precision)
     traffic = SequenceTraffic(model, spec, candidates)
     measure = (
-        partial(measure_user_cache, history=history, users=users, cache_mib=cache_mib)
+        partial(
+            measure_growing_users if grow else measure_user_cache,
+            history=history,
+            users=users,
+            cache_mib=cache_mib,
+        )
         if is_users
         else partial(measure_mixed_lengths, shortest=shortest, longest=longest, short=short)
     )

@@ -157,6 +157,7 @@ class VersionLoader:
                 "plan": plan.topology.name,
                 "kernels": [f"{rows} {kernel}" for rows, kernel in model.engine.backends.items()],
                 **({} if model.products is None else {"products": model.products.text}),
+                **({} if model.users is None else {"user_states": model.kept_states}),
                 "golden_difference": float(f"{difference:.2g}"),
                 "executor": loaded_version.queue.policy.mode.value,
                 "one_sample_ms": float(f"{costs[min(costs)] * 1e3:.3g}"),

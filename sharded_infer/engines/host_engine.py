@@ -101,6 +101,11 @@ class HostEngine:
         scores = tuple(score.numpy() for score in outputs)
         return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
 
+    @property
+    def kept_states(self) -> str | None:
+        """As `UserStage.kept_states`; None without user inputs."""
+        return None if self._stage is None else self._stage.kept_states
+
     def prepare(self, batch: ModelInput, deadline: float = inf) -> tuple[int, int]:
         """Computes and keeps the state of a request's user.
 

@@ -254,6 +254,11 @@ class Model:
         scores = self.engine.run(model_input).scores
         return dict(zip(self.spec.tower.outputs, scores, strict=True))
 
+    @property
+    def kept_states(self) -> str | None:
+        """As `HostEngine.kept_states`; None on devices."""
+        return self.engine.kept_states if isinstance(self.engine, HostEngine) else None
+
     def prepare(self, model_input: ModelInput, deadline: float = inf) -> tuple[int, int]:
         """As `HostEngine.prepare`; raises InternalError if `users` is None."""
         if not isinstance(self.engine, HostEngine):

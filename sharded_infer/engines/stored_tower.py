@@ -9,12 +9,15 @@ import torch
 
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.engines.device.tower.device_tower import DeviceTower
+from sharded_infer.engines.user_stage import UserStage
 from sharded_infer.errors import ArtifactError, TowerError
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.batch_sizes import BatchSizes
 from sharded_infer.towers.host_products import HostProducts, ProductsOption, choose_products
 from sharded_infer.towers.product_times import recall, relative_time, remember
 from sharded_infer.towers.tower import Tower
+from sharded_infer.towers.tower_kernels import kernel_bytes, run_samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,12 @@ class StoredTower:
             tower = self._loaded(in_fp32=chosen.is_raised)
         self._check_widths(tower.output_widths)
         return tower, chosen
+
+    def kept_states(self, option: ProductsOption = ProductsOption.AUTO) -> str:
+        """As `UserStage.kept_states`, of a tower with user inputs."""
+        tower, _ = self.on_host(option)
+        sizes = BatchSizes(kernel_bytes(tower.program), run_samples(tower.program))
+        return UserStage(tower, self.spec, sizes).kept_states
 
     def _loaded(self, *, in_fp32: bool) -> Tower:
         with self._file() as path:

@@ -72,6 +72,15 @@ class UserStage:
         # Without kernels per batch size, any number of candidates runs unpadded.
         self._pads = kernel_bytes(self._split.program.pair) > 0
 
+    @property
+    def kept_states(self) -> str:
+        """How a user cache keeps its states, and why not by positions."""
+        if self._growing is not None:
+            return "by positions of the history: a longer one is continued"
+        growing = self._split.growing
+        reason = growing if isinstance(growing, str) else "it has rows of several sequences"
+        return f"whole: {reason}"
+
     def requests(
         self, batch: ModelInput, *, each: bool = False
     ) -> NDArray[np.int64] | list[int] | None:

@@ -24,6 +24,8 @@ from sharded_infer.v1 import predictor_pb2, predictor_pb2_grpc
 from tests.support.servers import RunningServer, running_server
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.rest
+
 NAME, ITEMS, LONGEST, CANDIDATES = "hstu-small", 500, 120, 7
 BLOCK = 16
 REPLICAS = 2

@@ -59,7 +59,9 @@ def inspect_command(
 ) -> None:
     """Show a version's tables, sizes, plans, tower and signatures. Reads the manifest only.
 
-    Beside the tower's precision it shows the one that this machine would run.
+    Beside the tower's precision it shows the one that this machine would run. The tower is read too
+    if it has user inputs and is on this machine: a user cache keeps its states by positions of
+    histories, or an operator is why it cannot.
     Signatures are checked if --trusted-key names keys.
 
     With --report, show what quantization did to the tables and scores; with --html, write the same
@@ -84,6 +86,10 @@ def inspect_command(
         print_json({**manifest_fields(manifest), "signed_by": signed_by})
         return
     print_version(artifact, published, products=_products(manifest))
+    spec = manifest.model_spec()
+    if spec.tower.user_inputs and (artifact.path / manifest.tower.file).is_file():
+        stored = load_by_name("sharded_infer.engines.stored_tower:StoredTower")
+        say(f"a user cache keeps states {stored(artifact, spec).kept_states()}")
 
 
 def _products(manifest: Manifest) -> str:

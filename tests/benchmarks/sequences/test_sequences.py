@@ -38,3 +38,13 @@ def test_the_user_cache_is_measured_and_its_hits_have_the_same_bits(measure: Mea
     saved = 1 - fields["cached"]["cpu_ms"] / fields["plain"]["cpu_ms"]
     assert fields["saved_share"] == pytest.approx(saved)
     assert fields["compared"] == 20
+
+
+def test_growing_histories_are_measured_with_their_kept_positions(
+    measure: Measure,
+) -> None:
+    words = ("--workload", "sasrec-forward", "--grow", "--history", 40, "--users", 8)
+    _, fields = measure("sequences", "users", *words, *TINY)
+    assert 0.5 < fields["hit_rate"] < 1
+    for ratio in ("cpu_ratio_growing", "cpu_ratio_new", "p50_ratio_prepared"):
+        assert fields[ratio] > 0

@@ -85,7 +85,8 @@ def _only_call(stage: GraphModule, views: Views) -> Node:
         and views.whole(node) is node
         and node.target is not operator.getitem
     ]
-    for node in calls:
+    # An operator of torch says more than a compiled pass beside it.
+    for node in sorted(calls, key=lambda node: bool(node.op == "call_module")):
         if module_of(stage, node, JoinedPasses) is None:
             raise NotCausalError(f"{_described(stage, node)} is in no compiled pass")
     if len(calls) != 1:
