@@ -110,7 +110,7 @@ class HostEngine:
         """Computes and keeps the state of a request's user.
 
         Args:
-            batch: one sample; its user's inputs alone are read.
+            batch: one request; its user's inputs alone are read.
 
         Returns:
             Positions of a history whose state was kept before, and those computed now; 0 where it
@@ -121,7 +121,9 @@ class HostEngine:
         """
         if self._stage is None or self.users is None:
             raise InternalError(f"model {self._spec.name!r}: no states of users are kept")
-        look_up = partial(self._lookups.look_up, deadline=deadline, may_default=False, rows=1)
+        look_up = partial(
+            self._lookups.look_up, deadline=deadline, may_default=False, rows=batch.batch_size
+        )
         return self._stage.prepare(batch, look_up, self.users)[2:]
 
     def _run_stages(

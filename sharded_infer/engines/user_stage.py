@@ -129,7 +129,7 @@ class UserStage:
             return self._of_each(batch, np.asarray(counts), look_up, cache)
 
     def prepare(self, batch: ModelInput, look_up: LookUp, cache: UserCache) -> Users:
-        """Computes and keeps the state of one request of one sample; thread-safe."""
+        """Computes and keeps the state of a batch's only request; thread-safe."""
         with torch.inference_mode():
             if self._growing is not None:
                 users = self._prepare_known(self._growing, batch, look_up, cache)
