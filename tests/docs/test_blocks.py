@@ -399,7 +399,7 @@ NOT_RUN = {
     "installs packages": 2,
     "measures for minutes": 4,
     "recorded traffic": 8,
-    "several machines": 2,
+    "several machines": 3,
     "takes minutes": 3,
 }
 BUCKET = "bucket"

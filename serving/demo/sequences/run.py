@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from kernels.sequences.user_states import BLOCK_POSITIONS
 from serving.demo.scoring import (
     DemoOptions,
     DemoResult,
@@ -114,11 +115,14 @@ class Ranking:
     """Held-out histories, no two alike, with candidates drawn from all items."""
 
     def __init__(self, demo: SequenceDemo) -> None:
-        """Choose the histories; raise InputError if all are empty."""
+        """Choose histories of which a user cache keeps a beginning; InputError if there is none."""
         held_out = demo.split.held_out
-        seen = np.flatnonzero(held_out.lengths)[-20 * _USERS :]
+        seen = np.flatnonzero(held_out.lengths > BLOCK_POSITIONS)[-20 * _USERS :]
         if not seen.size:
-            raise InputError("the held-out part has no history, expected at least one")
+            raise InputError(
+                f"the held-out part has no history of more than {BLOCK_POSITIONS} items, expected "
+                "at least one"
+            )
         items = held_out.select(seen).padded().items
         _, firsts = np.unique(items, axis=0, return_index=True)
         self._users = held_out.select(seen[np.sort(firsts)[-_USERS:]])

@@ -29,7 +29,7 @@ from sharded_infer.zoo.registry import AGE, HISTORY, build_tower
 from tests.support.batches import run_together
 
 DIM, ITEMS, LONGEST, CANDIDATES = 16, 300, 70, 2
-COUNT = int(os.environ.get("HISTORIES", "3000"))
+COUNT = int(os.environ.get("HISTORIES", "1000"))
 OPTIONS: dict[str, dict[str, object]] = {
     "sasrec-forward": {"blocks": 2, "heads": 2},
     "hstu": {"layers": 2, "heads": 2, "time_buckets": 40, "top": [8, 1]},
