@@ -55,8 +55,8 @@ EXPORTED_KEEPING_GIL std::int64_t sharded_infer_states_find(
 EXPORTED_KEEPING_GIL std::int64_t sharded_infer_states_read(void* table, const std::uint64_t* name,
                                                             void* out, std::int64_t room);
 
-// Keeps a whole state that took `seconds`, where it has room. Without `is_always`, a state that comes
-// for the first time is refused while memory is short.
+// Keeps a whole state that took `seconds`, where it has room. Without `is_always`, a state that
+// comes for the first time is refused while memory is short.
 EXPORTED_KEEPING_GIL void sharded_infer_states_write(void* table, sharded_infer::StateOwner* owner,
                                                      const std::uint64_t* name, const void* state,
                                                      std::int64_t bytes, double seconds,
