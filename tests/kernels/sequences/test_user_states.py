@@ -27,6 +27,7 @@ from kernels.sequences.row_steps import RowSteps
 from kernels.sequences.user_states import BLOCK_POSITIONS, NAME_BYTES, Prefix, UserStates
 from tests.kernels.drawn import numbers
 
+pytestmark = pytest.mark.rest
 CHUNK = 2048
 # Bytes beside a chunk's own, at most.
 BESIDE = 128
