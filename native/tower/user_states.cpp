@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <pthread.h>
+#include <time.h>
 
 namespace sharded_infer {
 namespace {
@@ -12,6 +13,7 @@ constexpr std::int64_t kMostShards = 16, kShardBytes = 16 << 20;
 constexpr std::int64_t kLine = 64;
 constexpr int kSampled = 8;  // states that are compared before one leaves
 constexpr std::int32_t kNone = -1;
+constexpr long kWaitNanoseconds = 50'000'000, kSecond = 1'000'000'000;
 
 struct Entry {
   std::uint64_t name[kNameWords];
@@ -112,12 +114,26 @@ class LockedShard {
     next_ = buckets_ + chunks;
     refused_ = reinterpret_cast<std::uint32_t*>(next_ + chunks);
     chunks_ = bytes + up_to(chunks * kBytesBefore, kLine);
-    if (pthread_mutex_lock(&shard_->mutex) == EOWNERDEAD) {
+    int failed = pthread_mutex_trylock(&shard_->mutex);
+    if (failed == EBUSY) {
+      timespec until;
+      clock_gettime(CLOCK_REALTIME, &until);
+      until.tv_nsec += kWaitNanoseconds;
+      if (until.tv_nsec >= kSecond) until.tv_sec += 1, until.tv_nsec -= kSecond;
+      failed = pthread_mutex_timedlock(&shard_->mutex, &until);
+    }
+    if (failed == EOWNERDEAD) {
       empty();
       pthread_mutex_consistent(&shard_->mutex);
     }
+    is_locked_ = !failed || failed == EOWNERDEAD;
   }
-  ~LockedShard() { pthread_mutex_unlock(&shard_->mutex); }
+  ~LockedShard() {
+    if (is_locked_) pthread_mutex_unlock(&shard_->mutex);
+  }
+  // False: another process holds it, such as one that is stopped. States are then neither read nor
+  // kept.
+  explicit operator bool() const { return is_locked_; }
   LockedShard(const LockedShard&) = delete;
   LockedShard& operator=(const LockedShard&) = delete;
 
@@ -229,6 +245,7 @@ class LockedShard {
   }
 
   Shard* shard_;
+  bool is_locked_;
   Entry* entries_;
   std::int32_t* buckets_;
   std::int32_t* next_;
@@ -288,6 +305,7 @@ void each_row(const StateBlocks& blocks, std::int64_t block, Copy copy) {
 bool read_blocks(const StateBlocks& blocks, std::int64_t count) {
   if (!count) return true;
   LockedShard shard(blocks.table, blocks.names);
+  if (!shard) return false;
   for (std::int64_t block = 0; block < count; ++block) {
     const Entry* entry = shard.find(blocks.names + block * kNameWords);
     if (!entry) return false;
@@ -316,6 +334,7 @@ void write_blocks(const StateBlocks& blocks, std::int64_t first, std::int64_t en
   for (std::int64_t at = 0; at < blocks.rows_count; ++at) width += blocks.rows[at].width;
   const std::int64_t bytes = kBlockPositions * width * (blocks.is_bfloat ? 2 : 4);
   LockedShard shard(blocks.table, blocks.names);
+  if (!shard) return;
   const std::uint64_t used = shard.now(end - first);
   for (std::int64_t block = first; block < end; ++block) {
     const std::uint64_t* name = blocks.names + block * kNameWords;
@@ -393,6 +412,7 @@ std::int64_t sharded_infer_states_find(const PrefixSearch* search) {
   const std::int64_t most = (search->positions - 1) / kBlockPositions;
   if (!most) return 0;
   LockedShard shard(search->table, search->names);
+  if (!shard) return 0;
   std::int64_t kept = 0;
   const std::uint64_t used = shard.now(most);
   for (; kept < most; ++kept) {
@@ -406,6 +426,7 @@ std::int64_t sharded_infer_states_find(const PrefixSearch* search) {
 std::int64_t sharded_infer_states_read(void* table, const std::uint64_t* name, void* out,
                                        std::int64_t room) {
   LockedShard shard(table, name);
+  if (!shard) return 0;
   Entry* entry = shard.find(name);
   if (!entry) return 0;
   entry->used = shard.now(1);
@@ -421,7 +442,7 @@ void sharded_infer_states_write(void* table, StateOwner* owner, const std::uint6
                                 const void* state, std::int64_t bytes, double seconds,
                                 std::int32_t is_always) {
   LockedShard shard(table, name);
-  if (shard.find(name)) return;
+  if (!shard || shard.find(name)) return;
   const Entry* entry = shard.add(owner, name, bytes, seconds, shard.now(1), is_always != 0);
   if (!entry) return;
   Cursor cursor(shard, *entry);
@@ -433,9 +454,12 @@ void sharded_infer_states_write(void* table, StateOwner* owner, const std::uint6
 void sharded_infer_states_count(void* table, const StateOwner* owner, StateCounts* out) {
   *out = {};
   const std::int64_t shards = static_cast<const Header*>(table)->shards;
-  for (std::int64_t number = 0; number < shards; ++number)
-    LockedShard(table, number).each([&](const Entry& entry) {
+  for (std::int64_t number = 0; number < shards; ++number) {
+    const LockedShard shard(table, number);
+    if (!shard) continue;
+    shard.each([&](const Entry& entry) {
       if (entry.owner == owner->name[0]) out->states += 1, out->bytes += entry.bytes;
     });
+  }
 }
 }

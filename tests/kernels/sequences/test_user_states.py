@@ -569,3 +569,27 @@ def test_killed_processes_leave_a_table_that_works() -> None:
         name = name_of(1000 + turn)
         assert bytes_of(states.read(name)) in (None, content_of(name, 250_000))
     checked(states, runs)
+
+
+def test_a_stopped_process_holds_nobody_up() -> None:
+    states, owner, name = UserStates(600_000), owner_of(1), name_of(1)
+    state = content_of(name, 500_000)
+
+    def work() -> None:
+        while True:
+            states.write(owner, name, state, 1.0, is_always=True)
+            states.read(name)
+
+    missing = 0
+    for _ in range(20):
+        with forked(work) as child:
+            while states.read(name) is None:
+                pass
+            os.kill(child, signal.SIGSTOP)
+            found = bytes_of(states.read(name))
+            missing += found is None
+            assert found in (None, state)
+            os.kill(child, signal.SIGKILL)
+            assert status_of(child) == -signal.SIGKILL
+    # Most of the child's time passes within the shard.
+    assert missing
