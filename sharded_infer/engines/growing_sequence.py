@@ -45,7 +45,7 @@ class GrowingSequence:
         growing = split.growing
         if isinstance(growing, str):
             return None
-        inputs = {split.shared[at] for at in growing.given}
+        inputs = {split.shared[at] for at in growing.by_position}
         for name, sequence in spec.sequences.items():
             if inputs <= set(sequence.inputs(name)):
                 widths = {

@@ -157,12 +157,12 @@ class UserStage:
         lookup = look_up(growing.behind(batch, histories, [known]) if known else batch)
         is_default = any(defaults[0] for defaults in lookup.work.defaults.values())
         prefix.blocks.keeping = Keeping.NOTHING if is_default else Keeping.ALL
-        dense, _, _ = self._user_inputs(batch, lookup, 0, 0, 1)
-        if self._split.behind(dense, prefix) is None:
+        dense, own, _ = self._user_inputs(batch, lookup, 0, 0, 1)
+        if self._split.behind(dense, own, prefix) is None:
             # Evicted meanwhile: computed at once, as a whole.
             prefix.blocks.count, known = 0, 0
-            dense, _, _ = self._user_inputs(batch, look_up(batch), 0, 0, 1)
-            self._split.behind(dense, prefix._replace(positions=0))
+            dense, own, _ = self._user_inputs(batch, look_up(batch), 0, 0, 1)
+            self._split.behind(dense, own, prefix._replace(positions=0))
         return int(known > 0), int(not known), known, histories[0].length - known
 
     def _of_each(
@@ -247,7 +247,7 @@ class UserStage:
                 if prefix is None:
                     users.append(self._split.user(dense, own_rows))
                     continue
-                state = self._split.behind(dense, prefix)
+                state = self._split.behind(dense, own_rows, prefix)
                 if state is None:
                     return None
                 users.append(state)

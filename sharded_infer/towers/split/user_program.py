@@ -82,10 +82,15 @@ class UserInputs:
         return UnpaddedSequences(tuple(sequences), tuple(lengths), (*self.runs(), *ends))
 
     def by_position(self) -> list[bool]:
-        """Which inputs by request have a row for each position of a sequence that grows."""
+        """Which inputs by request are a sequence's that grows; the embeddings are none."""
         grows = [one.grows for one in self.inputs.sequences.values()]
         roles = compress(self.inputs.roles, self.shared)
-        return [len(axes) > 1 and axes[1] is not None and grows[axes[1]] for axes in roles]
+        lengths = compress(self.inputs.lengths_of, self.shared)
+        of_sequences = [
+            length is not None or (len(axes) > 1 and axes[1] is not None and grows[axes[1]])
+            for axes, length in zip(roles, lengths, strict=True)
+        ]
+        return [*of_sequences, False]
 
     def _lengths(self) -> list[list[int]]:
         return [

@@ -65,14 +65,16 @@ class UserSplit:
         made: tuple[Tensor, ...] = (graph or self.program.request).forward(*inputs)
         return made
 
-    def behind(self, dense: Sequence[Tensor], prefix: Prefix) -> tuple[Tensor, ...] | None:
+    def behind(
+        self, dense: Sequence[Tensor], embeddings: Tensor, prefix: Prefix
+    ) -> tuple[Tensor, ...] | None:
         """As `user` of a growing stage, whose sequence has the positions behind a prefix.
 
         None if the prefix is no longer kept.
         """
         if isinstance(self.growing, str):
             raise InternalError(f"a stage that does not grow: {self.growing}")
-        return self.growing(dense, prefix)
+        return self.growing([*dense, embeddings], prefix)
 
     def together(
         self,
@@ -160,18 +162,19 @@ def _difference(
     longest = max(one.max_length for one in inputs.sequences.values())
     length = min(longest, _GROWN * BLOCK_POSITIONS + 1)
     samples = dict(zip(inputs.names, inputs.samples(1, inputs.lengths(length)), strict=True))
-    user = [samples[name][:1].contiguous() for name in shared]
-    width = sum(size for by_request, size in program.runs if by_request)
+    positions = positions_of(program.runs, True)
+    embeddings = samples[inputs.names[-1]][:1, positions]
+    user = [*(samples[name][:1].contiguous() for name in shared), embeddings.contiguous()]
     states, owner = UserStates(_CHECK_BYTES), StateOwner()
     ids = np.arange(length)
     largest = 0.0
     with torch.inference_mode():
         stage = program.whole or program.request
-        expected: tuple[Tensor, ...] = stage(*user, torch.zeros(1, width))
+        expected: tuple[Tensor, ...] = stage(*user)
         for _ in range(2):  # nothing is known, then all but the last block
             prefix = states.prefix(owner, [ids], length)
             behind = [
-                tensor[:, prefix.positions :].contiguous() if at in growing.given else tensor
+                tensor[:, prefix.positions :].contiguous() if at in growing.by_position else tensor
                 for at, tensor in enumerate(user)
             ]
             results = growing(behind, prefix)

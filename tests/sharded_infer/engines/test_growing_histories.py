@@ -22,7 +22,7 @@ from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.model_spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.zoo.history import SequenceSizes
 from sharded_infer.zoo.registry import AGE, HISTORY, build_tower
@@ -246,3 +246,62 @@ def test_prepared_states_are_kept_even_while_memory_is_short(model: Model) -> No
     assert model.prepare(request_of(model, history)) == (whole, 40 - whole)
     assert model.engine.run(request_of(model, history)).work.users[2] == whole
     assert len(cache) > 0
+
+
+class WithUser(Encoder):
+    """A user's own features beside their history, in the user's stage and the candidates'."""
+
+    def __init__(self) -> None:
+        super().__init__("with user")
+        self.join = nn.Linear(2 * DIM + 1, DIM)
+
+    def forward(  # type: ignore[override]
+        self, country: Tensor, history: Tensor, history_lengths: Tensor, embeddings: Tensor
+    ) -> Tensor:
+        user, candidate = embeddings.split(DIM, dim=1)
+        order = torch.arange(history.shape[1])
+        steps = self.layers(history + self.positions(order), mask=order > order.unsqueeze(1))
+        last = (history_lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, DIM)
+        seen = steps.gather(1, last).squeeze(1)
+        return torch.sigmoid((self.join(torch.cat([seen, user, country], 1)) * candidate).mean(1))
+
+
+def test_a_users_own_features_change_without_their_historys_states(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    spec = ModelSpec(
+        "ranker",
+        (
+            TableSpec("user", 60, DIM),
+            TableSpec("item", ITEMS, DIM, features=("candidate", HISTORY)),
+        ),
+        dense=DenseSpec({"country": 1}),
+        tower=TowerSpec(user_inputs=("country", "user", HISTORY)),
+        gate=GateSpec(max_score_diff=1.0),
+        sequences={HISTORY: SequenceSpec(LONGEST, (HISTORY,), min_length=1)},
+    )
+    tables = {
+        "user": nn.EmbeddingBag(60, DIM, mode="sum"),
+        "item": nn.Embedding(ITEMS, DIM),
+    }
+    model = open_model(publish(spec, tables, WithUser().eval(), tmp_path).path, verify=False)
+    assert str(model.kept_states).startswith("by positions")
+    history = np.random.default_rng(2).integers(0, ITEMS, 60)
+
+    def run(user: int, length: int) -> NDArray[np.float32]:
+        arrays = {
+            "user": np.array([[user]]),
+            "country": np.full((1, 1), user / 7, np.float32),
+            HISTORY: history[None, :length],
+            "candidate": np.arange(CANDIDATES),
+        }
+        batch = InputPolicy(spec).apply(make_input(spec, arrays))
+        return model.engine.run(batch).scores[0]
+
+    asked = [(user, length) for length in range(20, 61, 4) for user in range(3)]
+    plain = [run(*one) for one in asked]
+    assert not np.array_equal(plain[0], plain[1])
+    cache = cached(model, UserStates(1 << 20))
+    for one, expected in zip(asked, plain, strict=True):
+        assert np.array_equal(run(*one), expected)
+    # All but the first of these have the beginning of another user's history.
+    assert cache.hits == len(asked) - 1

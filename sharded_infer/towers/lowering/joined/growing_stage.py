@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from kernels.abi.passes import POSITIONS
 from kernels.sequences.user_states import Prefix
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.joined.joined_stages import result_of
@@ -20,13 +21,15 @@ class GrowingStage(NamedTuple):
 
     Attributes:
         given: which inputs of the stage the passes take.
-        results: the result of the passes that each of the stage's is, and its shape; None stands
-            for the number of positions.
+        by_position: those of them that have a row for each position.
+        results: for each result of the stage, the result of the passes and its shape, where None
+            stands for the number of positions; or the input that it is, and None.
     """
 
     passes: JoinedPasses
     given: tuple[int, ...]
-    results: tuple[tuple[int, tuple[int | None, ...]], ...]
+    by_position: frozenset[int]
+    results: tuple[tuple[int, tuple[int | None, ...] | None], ...]
 
     def __call__(self, inputs: Sequence[Tensor], prefix: Prefix) -> tuple[Tensor, ...] | None:
         """As the stage on the whole history; None if the prefix is no longer kept.
@@ -39,7 +42,9 @@ class GrowingStage(NamedTuple):
         if made is None:
             return None
         return tuple(
-            made[at].view([positions if size is None else size for size in shape])
+            inputs[at]
+            if shape is None
+            else made[at].view([positions if size is None else size for size in shape])
             for at, shape in self.results
         )
 
@@ -50,7 +55,7 @@ def growing_stage(stage: GraphModule, views: Views, sequences: Sequence[bool]) -
     Args:
         stage: with its passes joined.
         views: of `stage`.
-        sequences: which of its inputs have a row for each position of one sequence.
+        sequences: which of its inputs are those of a sequence that grows.
 
     Raises:
         NotCausalError: a position depends on later ones, or an operator is in no compiled pass.
@@ -64,17 +69,23 @@ def growing_stage(stage: GraphModule, views: Views, sequences: Sequence[bool]) -
     for node, memory in zip(call.all_input_nodes, module.inputs, strict=True):
         base = views.whole(node)
         at = inputs.index(base) if base in inputs else -1
-        if at < 0 or not sequences[at] or memory.rows >= 0:
-            raise NotCausalError(f"{_described(stage, base)} are no rows of one sequence")
+        if at < 0 or sequences[at] != (memory.rows == POSITIONS):
+            raise NotCausalError(f"{_described(stage, base)} is read beside the rows of a sequence")
         given.append(at)
-    results = []
+    results: list[tuple[int, tuple[int | None, ...] | None]] = []
     [output] = stage.graph.find_nodes(op="output")
     for node in output.args[0]:
+        if node in inputs and not sequences[inputs.index(node)]:
+            results.append((inputs.index(node), None))
+            continue
         number = result_of(views.whole(node), call)
         if number is None:
             raise NotCausalError(f"{_described(stage, node)} is no result of the compiled passes")
         results.append((number, views.shape(node)))
-    return GrowingStage(module, tuple(given), tuple(results))
+    by_position = frozenset(at for at in given if sequences[at])
+    if not by_position:
+        raise NotCausalError("its passes read no sequence")
+    return GrowingStage(module, tuple(given), by_position, tuple(results))
 
 
 def _only_call(stage: GraphModule, views: Views) -> Node:
