@@ -31,19 +31,19 @@ class Prefix(NamedTuple):
     Attributes:
         blocks: for the passes over the positions behind it.
         positions: known ones, a multiple of `BLOCK_POSITIONS`, fewer than those of the history.
-        names: of the history's blocks; `blocks` has its address.
+        held: objects whose addresses `blocks` has.
     """
 
     blocks: KnownBlocks
     positions: int
-    names: object
+    held: tuple[object, ...]
 
 
 class UserStates:
     """A table of bounded size for this process and those forked later; thread-safe.
 
     Args:
-        most_bytes: of all states, and about a tenth beside them.
+        most_bytes: of the table; about 3% of them are its own.
         is_bfloat: True if blocks' states are rounded to bf16.
 
     Raises:
@@ -69,8 +69,8 @@ class UserStates:
 
         Args:
             owner: its name says on what else the state depends.
-            columns: int64, contiguous, `positions` times any width numbers each, of a position's
-                inputs.
+            columns: int64, one-dimensional and contiguous, of each input of a position:
+                `positions` times its width.
             positions: at least 1.
         """
         fields: list[int] = []
@@ -89,7 +89,7 @@ class UserStates:
             ctypes.addressof(names),
             *(known, Keeping.WORTHWHILE, self._is_bfloat),
         )
-        return Prefix(blocks, known * BLOCK_POSITIONS, names)
+        return Prefix(blocks, known * BLOCK_POSITIONS, (names, owner, self))
 
     def read(self, name: bytes) -> Tensor | None:
         """A whole state, uint8 `[N]`; None if it is not kept. `name` has `NAME_BYTES`."""
@@ -112,8 +112,8 @@ class UserStates:
     ) -> None:
         """Keeps a whole state, which took `seconds`.
 
-        Not if the table is smaller or, without `is_always`, memory is short and the state comes for
-        the first time.
+        Not if a shard of the table is smaller, nor, without `is_always`, if memory is short and the
+        state comes for the first time.
         """
         abi.states_write(self._address, owner, name, state, len(state), seconds, is_always)
 

@@ -2,7 +2,7 @@
 //
 // A block's name is a keyed hash (SipHash-2-4 of 128 bits) of the name before it and of its
 // positions' inputs, the first one's of its owner's name. So equal beginnings of histories have
-// equal names, and others can have none of them.
+// equal names, and others can have none of them. The name of a whole state is its caller's.
 #pragma once
 #include <cstdint>
 
@@ -20,7 +20,7 @@ struct StateColumn {
 
 // An owner of states, such as a version.
 struct StateOwner {
-  std::uint64_t name[kNameWords];  // of all that a state depends on beside a user's inputs
+  std::uint64_t name[kNameWords];  // of all that a state depends on besides a user's inputs
   std::int64_t evictions;          // of any states, for this owner's, by this process
 };
 

@@ -166,7 +166,7 @@ class LockedShard {
     const std::int64_t wanted = up_to(bytes, kChunkBytes) / kChunkBytes;
     if (wanted > shard_->chunks || !wanted) return nullptr;
     if (shard_->free_count < wanted && !is_always) {
-      std::uint32_t& mark = refused_[name[0] % static_cast<std::uint64_t>(shard_->chunks)];
+      std::uint32_t& mark = refused_[static_cast<std::uint32_t>(name[1]) % shard_->chunks];
       const auto own = static_cast<std::uint32_t>(name[1] >> 32);
       if (mark != own) {
         mark = own;
@@ -289,6 +289,13 @@ std::uint16_t to_bfloat(float number) {
   return static_cast<std::uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
 }
 
+// Bytes of one block's state.
+std::int64_t bytes_of(const StateBlocks& blocks) {
+  std::int64_t width = 0;
+  for (std::int64_t at = 0; at < blocks.rows_count; ++at) width += blocks.rows[at].width;
+  return kBlockPositions * width * (blocks.is_bfloat ? 2 : 4);
+}
+
 // Calls copy(cursor, numbers, width) for each row of a block.
 template <typename Copy>
 void each_row(const StateBlocks& blocks, std::int64_t block, Copy copy) {
@@ -304,11 +311,12 @@ void each_row(const StateBlocks& blocks, std::int64_t block, Copy copy) {
 
 bool read_blocks(const StateBlocks& blocks, std::int64_t count) {
   if (!count) return true;
+  const std::int64_t bytes = bytes_of(blocks);
   LockedShard shard(blocks.table, blocks.names);
   if (!shard) return false;
   for (std::int64_t block = 0; block < count; ++block) {
     const Entry* entry = shard.find(blocks.names + block * kNameWords);
-    if (!entry) return false;
+    if (!entry || entry->bytes != bytes) return false;
     Cursor cursor(shard, *entry);
     each_row(blocks, block, [&](float* numbers, std::int64_t width) {
       if (blocks.is_bfloat)
@@ -330,19 +338,20 @@ bool read_blocks(const StateBlocks& blocks, std::int64_t count) {
 
 void write_blocks(const StateBlocks& blocks, std::int64_t first, std::int64_t end, double seconds) {
   if (first >= end) return;
-  std::int64_t width = 0;
-  for (std::int64_t at = 0; at < blocks.rows_count; ++at) width += blocks.rows[at].width;
-  const std::int64_t bytes = kBlockPositions * width * (blocks.is_bfloat ? 2 : 4);
+  const std::int64_t bytes = bytes_of(blocks);
   LockedShard shard(blocks.table, blocks.names);
   if (!shard) return;
+  // The first missing block decides for those behind it, which came as often and are worth nothing
+  // without it.
+  bool is_always = blocks.is_always;
   const std::uint64_t used = shard.now(end - first);
   for (std::int64_t block = first; block < end; ++block) {
     const std::uint64_t* name = blocks.names + block * kNameWords;
     if (shard.find(name)) continue;
-    const Entry* entry =
-        shard.add(blocks.owner, name, bytes, seconds,
-                  used - static_cast<std::uint64_t>(block - first), blocks.is_always);
-    if (!entry) continue;
+    const Entry* entry = shard.add(blocks.owner, name, bytes, seconds,
+                                   used - static_cast<std::uint64_t>(block - first), is_always);
+    if (!entry) return;
+    is_always = true;
     Cursor cursor(shard, *entry);
     each_row(blocks, block, [&](const float* numbers, std::int64_t width) {
       if (blocks.is_bfloat)

@@ -1,8 +1,8 @@
 // A table of states in memory that processes share: each shard has a lock, entries and chunks.
 //
-// Where memory is short, the least worth of a few random states leaves: the seconds that it saves,
-// divided by its bytes and by the time since it was read. A process that dies inside a shard
-// empties it.
+// Where memory is short, sampled eviction removes the least valuable of a few random states: by the
+// seconds that it saves, divided by its bytes and by the time since it was read. After a process
+// has died inside a shard, the next owner of its lock empties it.
 #pragma once
 #include <cstdint>
 

@@ -29,7 +29,7 @@ class UserCache:
 
     Args:
         states: of all versions.
-        version: 16 bytes that depend on all that a state does beside a user's inputs.
+        version: 16 bytes that depend on all that a state does besides a user's inputs.
 
     Attributes:
         hits, misses: counts of states that were and were not kept, wholly or of a beginning.
