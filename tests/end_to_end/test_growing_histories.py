@@ -1,5 +1,6 @@
 """States of growing histories in real servers: workers, replicas, prepare and its errors."""
 
+import asyncio
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from torch import nn
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
 from serving.remote.scraped_metrics import scraped_samples
 from sharded_infer import open_model
-from sharded_infer.client import Client, PredictError
+from sharded_infer.client import AsyncClient, Client, PredictError
 from sharded_infer.engines.model import Model
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.precision import Precision
@@ -182,3 +183,21 @@ def test_users_of_a_dead_replica_go_to_another(
             servers[0].process.wait()
             for user in range(6):
                 check(client, model, user, 43, user)
+
+
+def test_an_asynchronous_client_prepares_and_routes_alike(
+    replicas: list[RunningServer], model: Model
+) -> None:
+    async def kept(user: int) -> int:
+        async with AsyncClient([server.grpc_url for server in replicas]) as client:
+            sent = {"user": history(user, 80), "routing_key": user, "timeout_seconds": 30}
+            await client.prepare(NAME, **sent)
+            before = positions(replicas)
+            answer = await client.predict(NAME, candidates=candidates(user), **sent)
+        expected = model.predict({**history(user, 80), **candidates(user)})["score"]
+        assert np.array_equal(answer.scores["score"], expected)
+        until(lambda: (positions(replicas) - before).total() == 80, "it is counted")
+        return (positions(replicas) - before)["kept"]
+
+    # The last position is computed with each request, and its block with it.
+    assert [asyncio.run(kept(user)) for user in range(400, 404)] == [80 - BLOCK] * 4
