@@ -1,9 +1,13 @@
 """Call settings of a client: security, deadline, retries, hedging."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
+
+from sharded_infer.v1 import predictor_pb2
 
 _SERVICE = "sharded_infer.v1.Predictor"
 PREDICT_METHOD, PREPARE_METHOD = f"/{_SERVICE}/Predict", f"/{_SERVICE}/Prepare"
@@ -105,6 +109,16 @@ class CallSettings:
             *self.options,
         ]
 
+    def channels(self, kind: Any, targets: Sequence[str]) -> list[Any]:
+        """A channel to each target; `kind` is `grpc` or `grpc.aio`."""
+        options, credentials = self.channel_options(), self.credentials()
+        return [
+            kind.insecure_channel(target, options)
+            if credentials is None
+            else kind.secure_channel(target, credentials, options)
+            for target in targets
+        ]
+
     def credentials(self) -> grpc.ChannelCredentials | None:
         """For TLS; None without it."""
         if self.root_certificates is None:
@@ -112,3 +126,20 @@ class CallSettings:
         return grpc.ssl_channel_credentials(
             self.root_certificates or None, self.private_key, self.certificate
         )
+
+
+def predictor_methods(channels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Predict and Prepare of each channel; both take serialized requests."""
+    predict, prepare = (
+        [
+            channel.unary_unary(
+                method, request_serializer=None, response_deserializer=response.FromString
+            )
+            for channel in channels
+        ]
+        for method, response in (
+            (PREDICT_METHOD, predictor_pb2.PredictResponse),
+            (PREPARE_METHOD, predictor_pb2.PrepareResponse),
+        )
+    )
+    return predict, prepare

@@ -8,13 +8,12 @@ from typing import Any, Self
 
 import grpc
 
-from sharded_infer.client.call_settings import PREDICT_METHOD, PREPARE_METHOD, CallSettings
+from sharded_infer.client.call_settings import CallSettings, predictor_methods
 from sharded_infer.client.hedging import first_answer
 from sharded_infer.client.inputs import Inputs
 from sharded_infer.client.prediction import Prediction, predict_error, read_prediction
 from sharded_infer.client.replicas import Replicas, targets_of
 from sharded_infer.client.request_message import request_message
-from sharded_infer.v1 import predictor_pb2
 
 
 class Client:
@@ -32,36 +31,14 @@ class Client:
             ValueError: the settings are inconsistent, or a target is named twice.
         """
         self._settings = settings or CallSettings()
-        options = self._settings.channel_options()
-        credentials = self._settings.credentials()
         targets = targets_of(target)
         self._failed: set[int] = set()
         self._replicas = Replicas(targets, lambda at: at not in self._failed)
-        self._channels = [
-            grpc.insecure_channel(one, options)
-            if credentials is None
-            else grpc.secure_channel(one, credentials, options)
-            for one in targets
-        ]
+        self._channels = self._settings.channels(grpc, targets)
         if len(targets) > 1:
             for at, channel in enumerate(self._channels):
                 channel.subscribe(partial(self._changed, at))
-        self._predict: list[Any] = [
-            channel.unary_unary(
-                PREDICT_METHOD,
-                request_serializer=None,
-                response_deserializer=predictor_pb2.PredictResponse.FromString,
-            )
-            for channel in self._channels
-        ]
-        self._prepare: list[Any] = [
-            channel.unary_unary(
-                PREPARE_METHOD,
-                request_serializer=None,
-                response_deserializer=predictor_pb2.PrepareResponse.FromString,
-            )
-            for channel in self._channels
-        ]
+        self._predict, self._prepare = predictor_methods(self._channels)
 
     def predict(
         self,
