@@ -1,13 +1,16 @@
 """Dtypes and shapes of a program's tensors, recorded in a run."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 Kind = tuple[torch.dtype, torch.Size]
+
+# Numbers of the largest tensor whose contents are examined: pairs of 4,096 positions.
+MOST_NUMBERS: Final = 2**24
 
 
 def kinds_of(program: GraphModule, inputs: Sequence[Tensor]) -> dict[Node, Kind]:

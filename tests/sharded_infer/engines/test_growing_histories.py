@@ -62,10 +62,10 @@ class Encoder(nn.Module):
         return torch.sigmoid((user * embeddings).mean(1))
 
 
-def published(name: str, folder: Path, **changes: object) -> Path:
+def published(name: str, folder: Path, longest: int = LONGEST, **changes: object) -> Path:
     torch.manual_seed(0)
     dense = {AGE: 1} if name == "hstu" else {}
-    sequence = SequenceSpec(LONGEST, (HISTORY,), dense, **changes)  # type: ignore[arg-type]
+    sequence = SequenceSpec(longest, (HISTORY,), dense, **changes)  # type: ignore[arg-type]
     tower: nn.Module
     if name in OPTIONS:
         tower = build_tower(
@@ -73,7 +73,7 @@ def published(name: str, folder: Path, **changes: object) -> Path:
             dense_inputs={},
             feature_dims=(DIM,),
             options=OPTIONS[name],
-            sequences={HISTORY: SequenceSizes((DIM,), LONGEST, dense)},
+            sequences={HISTORY: SequenceSizes((DIM,), longest, dense)},
         )
         with torch.no_grad():
             for parameter in tower.parameters():
@@ -234,6 +234,17 @@ def test_an_anchored_window_keeps_its_beginning_while_a_history_grows(tmp_path: 
     # A window of another beginning is computed once.
     moves = -(-2 * LONGEST // anchor)
     assert hits >= 2 * LONGEST - moves - 1
+
+
+def test_biases_of_more_than_a_million_pairs_grow(tmp_path: Path) -> None:
+    model = open_model(published("hstu", tmp_path, longest=1_040), verify=False)
+    items = np.random.default_rng(5).integers(0, ITEMS, 1_040)
+    expected = model.engine.run(request_of(model, items)).scores[0]
+    cached(model, UserStates(1 << 24))
+    model.engine.run(request_of(model, items[:-3]))
+    result = model.engine.run(request_of(model, items))
+    assert result.work.users == (1, 0, 1_024, 16)
+    assert np.array_equal(result.scores[0], expected)
 
 
 def test_prepared_states_are_kept_even_while_memory_is_short(model: Model) -> None:

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from sharded_infer.towers.lowering.constants import constant_of
-from sharded_infer.towers.lowering.tensor_kinds import Kind
+from sharded_infer.towers.lowering.tensor_kinds import MOST_NUMBERS, Kind
 
 _aten = torch.ops.aten
 # Operators that read only the shape of an argument, and its place.
@@ -23,14 +23,12 @@ _SHAPE_READERS: Final[Mapping[Any, int]] = {
     **dict.fromkeys((_aten.sym_size.int, _aten.zeros_like.default, _aten.ones_like.default), 0),
     **dict.fromkeys((_aten.expand_as.default, _aten.view_as.default), 1),
 }
-# Numbers of a value for the longest sequence.
-_MOST_NUMBERS: Final = 2**20
 # Numbers that are computed in the time of an operator's call.
 _NUMBERS_OF_A_CALL: Final = 2**10
 # Numbers of a value for all lengths together; beyond, it is run for some lengths alone.
 _MOST_OF_ALL_LENGTHS: Final = 2**28
 # Numbers of all values together; what would take more stays as it is.
-_MOST_TOGETHER: Final = 2**30
+_MOST_TOGETHER: Final = 2**32
 # Between the numbers inside a vector and those at its end, which operators compute otherwise.
 _ROUNDED: Final = 1e-6
 
@@ -102,7 +100,7 @@ class PositionValues:
         order, symbol = self._order(node), self.found[node]
         kinds = self.kinds[-1]
         counts = [kinds[one][1].numel() if one in kinds else 1 for one in order]
-        if max(counts) > _MOST_NUMBERS:
+        if max(counts) > MOST_NUMBERS:
             return False
         numbers = sum(counts) + len(order) * _NUMBERS_OF_A_CALL
         lengths = [1]

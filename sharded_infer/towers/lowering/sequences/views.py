@@ -17,7 +17,7 @@ from kernels.abi.passes import LAST_ROW, LAST_ROWS, POSITIONS
 from kernels.sequences.passes import Memory
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.rewriting import COPIES, DIVISIONS, RESHAPES
-from sharded_infer.towers.lowering.tensor_kinds import kinds_and_sizes
+from sharded_infer.towers.lowering.tensor_kinds import MOST_NUMBERS, kinds_and_sizes
 
 _aten = torch.ops.aten
 _VIEWS: Final = (
@@ -26,8 +26,6 @@ _VIEWS: Final = (
     *(_aten.select.int, _aten.slice.Tensor, operator.getitem),
     *(*RESHAPES, *COPIES, *DIVISIONS),
 )
-# Numbers of a tensor whose places are computed.
-_MOST_NUMBERS: Final = 2**20
 
 
 class Rows(Enum):
@@ -167,7 +165,7 @@ class Views:
 
     def _own(self, node: Node) -> tuple[Tensor, ...]:
         shapes = self.shapes(node)
-        if any(shape.numel() > _MOST_NUMBERS for shape in shapes):
+        if any(shape.numel() > MOST_NUMBERS for shape in shapes):
             return tuple(torch.empty(0) for _ in shapes)
         return tuple(torch.arange(shape.numel()).view(shape) for shape in shapes)
 
