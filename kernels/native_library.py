@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 FILE_NAME = "_native.so"
 _Nothing = ctypes.c_char * 0
+# CPython's functions and constants of its C interface.
+_memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory_at.argtypes, _memory_at.restype = (
+    (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int),
+    ctypes.py_object,
+)
+_WRITABLE = 0x200
 
 
 def library_path(package: str) -> Path | None:
@@ -104,13 +112,26 @@ def keeping_gil(library: ctypes.CDLL) -> ctypes.PyDLL:
     return ctypes.PyDLL(library._name, handle=library._handle)
 
 
+@lru_cache(maxsize=1024)
+def array_type(kind: Any, count: int) -> type[ctypes.Array[Any]]:
+    """The type of an array, which ctypes would build anew in some 10 µs once it is collected."""
+    array: type[ctypes.Array[Any]] = kind * count
+    return array
+
+
 def array_at(kind: Any, address: int | None, count: int) -> ctypes.Array[Any]:
     """The values of a ctypes type at an address, which may be null if there are none.
 
-    The caller keeps their memory.
+    The caller keeps their memory. `memory_at` suits counts that differ from call to call.
     """
-    array: type[ctypes.Array[Any]] = kind * count
+    array = array_type(kind, count)
     return array() if address is None else array.from_address(address)
+
+
+def memory_at(address: int, size: int) -> memoryview:
+    """Writable bytes at an address, whose memory the caller keeps."""
+    memory: memoryview = _memory_at(address, size, _WRITABLE)
+    return memory
 
 
 def address_of(array: "NDArray[np.generic]") -> int:

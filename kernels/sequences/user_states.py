@@ -18,6 +18,7 @@ from torch import Tensor
 from kernels.abi import user_states as abi
 from kernels.abi.passes import Keeping, KnownBlocks
 from kernels.errors import InputError
+from kernels.native_library import address_of, array_type
 
 BLOCK_POSITIONS: Final = abi.BLOCK_POSITIONS
 NAME_BYTES: Final = abi.NAME_WORDS * 8
@@ -76,17 +77,20 @@ class UserStates:
         fields: list[int] = []
         for column in columns:
             fields += (column.__array_interface__["data"][0], len(column) // positions)
-        read = (ctypes.c_int64 * len(fields))(*fields)
-        names = (ctypes.c_uint64 * (max(1, positions // BLOCK_POSITIONS) * abi.NAME_WORDS))()
+        read = array_type(ctypes.c_int64, len(fields))(*fields)
+        names = np.empty(max(1, positions // BLOCK_POSITIONS) * abi.NAME_WORDS, np.uint64)
+        names_at = address_of(names)
         search = abi.PrefixSearch(
-            self._address, ctypes.addressof(owner), ctypes.addressof(read), len(columns), positions,
-            ctypes.addressof(names),
-        )  # fmt: skip
+            self._address,
+            ctypes.addressof(owner),
+            ctypes.addressof(read),
+            *(len(columns), positions, names_at),
+        )
         known = abi.states_find(search)
         blocks = KnownBlocks(
             self._address,
             ctypes.addressof(owner),
-            ctypes.addressof(names),
+            names_at,
             *(known, Keeping.WORTHWHILE, self._is_bfloat),
         )
         return Prefix(blocks, known * BLOCK_POSITIONS, (names, owner, self))

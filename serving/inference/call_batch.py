@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.native_library import array_at
+from kernels.native_library import array_at, memory_at
 from serving.abi import calls as abi
 from serving.abi.scheduler import State
 from serving.host.thread_usage import Reading
@@ -135,4 +135,4 @@ class CallBatch:
 
 
 def _numbers(address: int, count: int) -> NDArray[np.int64]:
-    return np.frombuffer(memoryview(array_at(ctypes.c_int64, address, count)), np.int64)
+    return np.frombuffer(memory_at(address, count * 8), np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.native_library import array_at
+from kernels.native_library import array_at, memory_at
 from serving.abi import recording as abi
 from serving.abi.reader import request_create, request_destroy
 from serving.inference.predict_calls import PredictCalls
@@ -171,4 +171,4 @@ def _list(calls: int, column: abi.RecordedLists, kind: Any) -> Lists:
 
 
 def _array(kind: Any, address: int, count: int) -> NDArray[Any]:
-    return np.frombuffer(memoryview(array_at(kind, address, count)), np.dtype(kind))
+    return np.frombuffer(memory_at(address, count * ctypes.sizeof(kind)), np.dtype(kind))
