@@ -21,6 +21,7 @@ from serving.host.background import lower_priority
 from serving.host.cores import slots_of
 from serving.host.descriptors import allow_most_descriptors
 from serving.host.malloc import give_back_freed_memory, keep_freed_memory
+from serving.host.memory import available_bytes
 from serving.host.signal_flag import SignalFlag
 from serving.host.table_copies import shared_copies
 from serving.host.unix_socket import SCHEME
@@ -46,7 +47,7 @@ from serving.versions.shared_state import SharedState
 from serving.versions.version_installer import VersionInstaller
 from serving.versions.version_manager import VersionManager
 from sharded_infer.artifacts.table_memory import TableMemory
-from sharded_infer.errors import NotFoundError
+from sharded_infer.errors import CapacityError, NotFoundError
 from sharded_infer.lookups.share_lookups import MAX_ANSWER_BYTES
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.repository import Repository
@@ -342,9 +343,16 @@ def _ready(
 
 def _user_states(config: ServerConfig) -> UserStates | None:
     """Memory for users' states, which workers forked later share; None: none are kept."""
-    if not config.user_cache_mib:
+    size = config.user_cache_mib * MIB
+    if not size:
         return None
-    return UserStates(config.user_cache_mib * MIB, is_bfloat=config.user_cache_bf16)
+    available = available_bytes()
+    if size > available:
+        raise CapacityError(
+            f"--user-cache-mib: expected at most {available // MIB}, the available memory, "
+            f"got {config.user_cache_mib}"
+        )
+    return UserStates(size, is_bfloat=config.user_cache_bf16, is_resident=True)
 
 
 def _table_memory(config: ServerConfig) -> TableMemory | None:

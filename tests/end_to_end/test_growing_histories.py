@@ -1,7 +1,10 @@
 """States of growing histories in real servers: workers, replicas, prepare and its errors."""
 
 import asyncio
+import re
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -149,6 +152,22 @@ def test_prepare_answers_over_http_with_its_positions(replicas: list[RunningServ
     refused = requests.post(url, json=body, timeout=30)
     assert refused.status_code == 400
     assert "expected the user's inputs, age, history" in refused.json()["error"]
+
+
+def test_more_memory_for_states_than_there_is_is_refused(repository: Path) -> None:
+    options = ("--port", "0", "--http-port", "0", "--user-cache-mib", str(1 << 30))
+    words = [
+        sys.executable,
+        "-m",
+        "serving.cli",
+        "serve",
+        "--repository",
+        str(repository),
+        *options,
+    ]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert re.search(r"--user-cache-mib: expected at most \d+, the available", ended.stderr)
 
 
 def test_prepare_says_when_no_states_are_kept(repository: Path, tmp_path: Path) -> None:

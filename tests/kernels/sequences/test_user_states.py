@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -235,6 +236,16 @@ def test_later_blocks_leave_first(are_found: bool) -> None:
 def test_too_little_memory_for_one_state_is_refused(most_bytes: int) -> None:
     with pytest.raises(InputError, match=f"room for one state, got {most_bytes} bytes"):
         UserStates(most_bytes)
+
+
+def test_resident_pages_are_mapped_before_they_are_written() -> None:
+    def shared_pages() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[2])
+
+    before, size = shared_pages(), 64 << 20
+    states = UserStates(size, is_resident=True)
+    assert shared_pages() - before >= size // mmap.PAGESIZE
+    assert states.counts(owner_of(1)) == (0, 0)
 
 
 def test_names_are_keyed_hashes_of_owners_and_positions() -> None:
