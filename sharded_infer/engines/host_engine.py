@@ -122,7 +122,11 @@ class HostEngine:
         if self._stage is None or self.users is None:
             raise InternalError(f"model {self._spec.name!r}: no states of users are kept")
         look_up = partial(
-            self._lookups.look_up, deadline=deadline, may_default=False, rows=batch.batch_size
+            self._lookups.look_up,
+            rows=batch.batch_size,
+            grain=self._stage.grain,
+            deadline=deadline,
+            may_default=False,
         )
         return self._stage.prepare(batch, look_up, self.users)[2:]
 
@@ -138,7 +142,7 @@ class HostEngine:
 
         def timed(asked: ModelInput) -> LookedUp:
             nonlocal seconds
-            lookup = look_up(asked, rows=asked.batch_size)
+            lookup = look_up(asked, rows=asked.batch_size, grain=stage.grain)
             seconds = perf_counter() - began
             return lookup
 

@@ -25,6 +25,7 @@ from sharded_infer.engines.sequence_runs import part_of
 from sharded_infer.engines.split_towers import runs_of
 from sharded_infer.engines.user_cache import State, UserCache
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sequences.layout import GRAIN
 from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
@@ -41,7 +42,11 @@ _KEY_BYTES = 16
 
 
 class UserStage:
-    """Scores batches whose requests send the user's inputs once; thread-safe."""
+    """Scores batches whose requests send the user's inputs once; thread-safe.
+
+    Attributes:
+        grain: of the padded sequences of its lookups.
+    """
 
     def __init__(self, tower: Tower, spec: ModelSpec, sizes: BatchSizes) -> None:
         """Splits the tower; raises TowerError if it cannot be split.
@@ -60,6 +65,8 @@ class UserStage:
         self._sequences = [
             (one.inputs(name), one, name in names) for name, one in spec.sequences.items()
         ]
+        # A user's sequences are read one request at a time, without padding.
+        self.grain = 1 if all(is_users for _, _, is_users in self._sequences) else GRAIN
         self._dense_names = tuple(spec.dense.inputs)
         self._dense = tuple(at for at, name in enumerate(self._dense_names) if name in names)
         self._jagged = frozenset(

@@ -23,7 +23,7 @@ from sharded_infer.errors import InternalError, PlanError
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
-from sharded_infer.inputs.sequences.layout import SequenceLayout
+from sharded_infer.inputs.sequences.layout import GRAIN, SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows
 from sharded_infer.lookups.batch_lookup import look_up_batch
 from sharded_infer.lookups.columns import first_columns, split_features
@@ -132,13 +132,20 @@ class PlanLookups:
         return self._backends
 
     def look_up(
-        self, batch: ModelInput, *, rows: int, deadline: float = inf, may_default: bool = False
+        self,
+        batch: ModelInput,
+        *,
+        rows: int,
+        grain: int = GRAIN,
+        deadline: float = inf,
+        may_default: bool = False,
     ) -> LookedUp:
         """Looks up every feature, and pools those that are in no sequence; thread-safe.
 
         Args:
             batch: B samples, with bags for every feature.
             rows: rows of the result, at least B; rows from B on are zeros.
+            grain: of the padded lengths of sequences.
             deadline: for waits on other hosts, on the monotonic clock.
             may_default: allow default rows for a lost host.
 
@@ -153,7 +160,7 @@ class PlanLookups:
             pooled = padded[: batch.batch_size]
         groups = [self._group(batch, turn, group, pooled) for group in self._pooled(batch)]
         sequences: list[SequenceRows] = []
-        for laid_out in self._layout.lay_out(batch) if self._layout else ():
+        for laid_out in self._layout.lay_out(batch, grain) if self._layout else ():
             sequences.append(SequenceRows.empty(laid_out))
             flat, places = sequences[-1].rows.view(-1, laid_out.width), laid_out.padded_length
             bags = laid_out.bags

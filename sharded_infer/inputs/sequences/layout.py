@@ -90,14 +90,14 @@ class SequenceLayout:
                 groups.append(group.select(range(count)))
         return tuple(groups)
 
-    def lay_out(self, batch: ModelInput) -> tuple[LaidOut, ...]:
-        """All sequences of a batch with checked ids.
+    def lay_out(self, batch: ModelInput, grain: int = GRAIN) -> tuple[LaidOut, ...]:
+        """All sequences of a batch with checked ids, their lengths rounded up to a `grain`.
 
         Raises InternalError if the inputs of a sequence have different lengths.
         """
         parts = _parts(g for g in batch.groups if g.features[-1] >= self._pooled)
         gaps = batch.may_have_gaps
-        return tuple([_laid_out(place, parts, may_have_gaps=gaps) for place in self._places])
+        return tuple([_laid_out(place, parts, grain, may_have_gaps=gaps) for place in self._places])
 
 
 def _parts(groups: Iterable[JaggedBatch]) -> dict[int, tuple[Ints, Ints]]:
@@ -115,14 +115,14 @@ def _parts(groups: Iterable[JaggedBatch]) -> dict[int, tuple[Ints, Ints]]:
 
 
 def _laid_out(
-    place: _Place, parts: dict[int, tuple[Ints, Ints]], *, may_have_gaps: bool
+    place: _Place, parts: dict[int, tuple[Ints, Ints]], grain: int, *, may_have_gaps: bool
 ) -> LaidOut:
     spec = place.spec
     lengths = parts[place.features[0]][1]
     longest = max(1, int(lengths[0] if len(lengths) == 1 else lengths.max(initial=1)))
     kept = lengths if longest <= spec.max_length else _kept(lengths, spec)
     longest = min(longest, spec.max_length)
-    rounded = min(-(-longest // GRAIN) * GRAIN, spec.max_length)
+    rounded = min(-(-longest // grain) * grain, spec.max_length)
     padded = spec.max_length if spec.pad_to == "max_length" else rounded
     sources, targets = _places(lengths, kept, padded, spec)
     grid = np.zeros((len(place.features), len(lengths) * padded), np.int64)
