@@ -4,6 +4,7 @@
 #include "abi/reader.h"
 #include "parameter.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace sharded_infer {
@@ -23,19 +24,27 @@ inline std::int64_t item_bytes(std::int32_t datatype) { return datatype == kInt6
 
 // Sizes above are unusual: no message has so many bytes, so products of two cannot overflow.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+// Of numbers of a sequence; other inputs have two sizes at most.
+constexpr std::int32_t kMaxRank = 3;
 
 struct Input {
   Bytes name;
   std::int32_t datatype = kNoDatatype;
   std::int32_t rank = 0;
-  std::int64_t sizes[2] = {0, 0};
+  std::int64_t sizes[kMaxRank] = {};
   Bytes typed;  // InferTensorContents; without data: there are none
   Span span;    // in shared memory
 
-  std::int64_t elements() const { return rank == 2 ? sizes[0] * sizes[1] : sizes[0]; }
+  // At least `kMaxSize` where there are so many.
+  std::int64_t elements() const {
+    std::int64_t product = sizes[0];
+    for (std::int32_t axis = 1; axis < rank; ++axis)
+      product = std::min(product, kMaxSize) * sizes[axis];
+    return product;
+  }
 
   bool add_size(std::uint64_t size) {
-    if (rank == 2 || size >= static_cast<std::uint64_t>(kMaxSize)) return false;
+    if (rank == kMaxRank || size >= static_cast<std::uint64_t>(kMaxSize)) return false;
     sizes[rank++] = static_cast<std::int64_t>(size);
     return true;
   }
@@ -49,7 +58,7 @@ inline std::int32_t datatype_of(Bytes name) {
   return kNoDatatype;
 }
 
-// A name, one of the datatypes, one or two sizes, and perhaps typed contents or a span.
+// A name, one of the datatypes, one to three sizes, and perhaps typed contents or a span.
 inline bool read_input(Bytes message, Input& input) {
   WireReader reader(message);
   while (!reader.done()) {

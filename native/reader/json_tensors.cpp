@@ -62,7 +62,7 @@ class JsonTensorVisitor : public JsonHeaderVisitor {
                                size,
                                Datatype(input.datatype),
                                input.rank,
-                               {input.sizes[0], input.sizes[1]}});
+                               {input.sizes[0], input.sizes[1], input.sizes[2]}});
     return true;
   }
 

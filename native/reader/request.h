@@ -32,7 +32,7 @@ struct NamedTensor {
   std::int64_t data_bytes;
   Datatype datatype;
   std::int32_t rank;
-  std::int64_t sizes[2];
+  std::int64_t sizes[kMaxRank];
 };
 
 struct Tensor {

@@ -49,7 +49,7 @@ class TensorVisitor {
     tensor.rank = input.rank;
     tensor.datatype = input.datatype;
     const std::int64_t numbers = model_.numbers_of(found);
-    return numbers == 0 || to_ids(tensor, numbers);
+    return numbers == 0 ? input.rank < kMaxRank : to_ids(tensor, numbers, input);
   }
 
   // Copies an input that has just been taken: a client may change it while it is read.
@@ -117,13 +117,13 @@ class TensorVisitor {
     return true;
   }
 
-  // Numbers of a sequence as ids: FP32 [B, L] or [N], or [N, numbers] of several for each id.
-  static bool to_ids(Tensor& tensor, std::int64_t numbers) {
+  // Numbers of a sequence as ids: FP32 [B, L, numbers] or [N, numbers], or [B, L] or [N] of one.
+  static bool to_ids(Tensor& tensor, std::int64_t numbers, const Input& input) {
     if (tensor.datatype != kFp32Type) return false;
     tensor.datatype = kUint32Type;
-    if (numbers == 1) return true;
-    if (tensor.rank != 2 || tensor.sizes[1] != numbers) return false;
-    tensor.rank = 1;
+    if (numbers == 1 && input.rank < kMaxRank) return true;
+    if (input.rank == 1 || input.sizes[input.rank - 1] != numbers) return false;
+    tensor.rank = input.rank - 1;
     return true;
   }
 
@@ -169,7 +169,7 @@ class BodyVisitor {
 };
 
 bool to_input(const NamedTensor& tensor, Input& input) {
-  if (tensor.rank < 1 || tensor.rank > 2) return false;
+  if (tensor.rank < 1 || tensor.rank > kMaxRank) return false;
   input.name = {tensor.name, tensor.name_bytes};
   input.datatype = tensor.datatype;
   for (std::int64_t i = 0; i < tensor.rank; ++i)

@@ -80,7 +80,7 @@ def _values(draw: st.DrawFn, name: str, count: int) -> NDArray[Any]:
 
 
 def _padded(values: NDArray[Any], lengths: NDArray[Any], room: int) -> NDArray[Any]:
-    padded = np.full((len(lengths), room), 7, values.dtype)
+    padded = np.full((len(lengths), room, *values.shape[1:]), 7, values.dtype)
     padded[np.arange(room) < lengths[:, None]] = values
     return padded
 
@@ -97,13 +97,17 @@ def _sequence(draw: st.DrawFn, name: str, batch: int) -> Arrays:
     inputs: Arrays = {}
     for member in SPEC.sequences[name].members:
         values = _values(draw, member, int(lengths.sum()))
-        wide = SPEC.sequence_numbers.get(member, 1) > 1
-        if form == "matrix" and not wide:
-            values = values.reshape(size, each)
-        if form == "padded" and not wide:
+        numbers = SPEC.sequence_numbers.get(member, 0)
+        # Several numbers of an id are also sent without an axis of positions.
+        flat = numbers > 1 and draw(st.booleans())
+        if form == "matrix" and not flat:
+            values = values.reshape(size, each, *values.shape[1:])
+        if form == "padded" and not flat:
             values = _padded(values, lengths, int(lengths.max()) + draw(st.integers(0, 2)))
+        if numbers == 1 and values.ndim == 2 and draw(st.booleans()):
+            values = values[..., None]
         has_own = form == "own" or (form == "mixed" and draw(st.booleans()))
-        if has_own or (form == "matrix" and wide):
+        if has_own or (form == "matrix" and flat):
             inputs[f"{member}.lengths"] = lengths.astype(draw(st.sampled_from(["i4", "i8"])))
         inputs[member] = values
     if form in ("whole", "mixed", "padded"):
@@ -125,16 +129,18 @@ def sequences_by_chance(draw: st.DrawFn) -> Arrays:
 
 def _bags(inputs: Arrays, name: str) -> Bags:
     array = inputs[name]
-    wide = name in SPEC.sequence_numbers and SPEC.sequence_numbers[name] > 1
+    numbers = SPEC.sequence_numbers.get(name, 0)
     owners = [one for one, spec in SPEC.sequences.items() if name in spec.members]
     keys = [f"{owner}.lengths" for owner in (name, *owners) if f"{owner}.lengths" in inputs]
+    in_rows = array.ndim == 3 or (array.ndim == 2 and numbers < 2)
+    each = () if numbers < 2 else (numbers,)
     if not keys:
-        size = array.shape[1] if array.ndim == 2 and not wide else 1
-        return Bags(array if wide else array.reshape(-1), np.full(len(array), size))
+        count, size = len(array), array.shape[1] if in_rows else 1
+        return Bags(array.reshape(count * size, *each), np.full(count, size))
     lengths = inputs[keys[0]]
-    if array.ndim == 2 and not wide:
+    if in_rows:
         array = array[np.arange(array.shape[1]) < lengths[:, None]]
-    return Bags(array, lengths)
+    return Bags(array.reshape(len(array), *each), lengths)
 
 
 def as_predict(inputs: Arrays) -> bytes:

@@ -13,7 +13,6 @@ from serving.protocol.request_tensors import RequestTensors
 from sharded_infer.errors import RequestError
 from sharded_infer.specs.model_spec import ModelSpec
 from tests.support import requests_by_chance as plain
-from tests.support import sequences_by_chance as sequences
 from tests.support import string_requests as strings
 from tests.support.requests_by_chance import Arrays, check_same, serialized
 
@@ -21,14 +20,6 @@ DENSE: Arrays = {
     "context": np.arange(6, dtype=np.float32).reshape(2, 3),
     "bid": np.ones((1, 1), np.float32),
 }
-SEQUENCE: Arrays = {
-    "price": np.ones((1, 1), np.float32),
-    "candidate": np.array([1, 2]),
-    "history": np.array([[1, 8], [2, 3]]),
-    "action": np.array([[4, 1], [9, 9]]),
-    "age": np.array([[0.5, -1.5], [2.5, 0.0]], np.float32),
-}
-PAIRS = np.arange(8, dtype=np.float32)
 
 
 def check_rewritten(
@@ -40,17 +31,6 @@ def check_rewritten(
     found = reader.native.read_message(reader.rewritten(message, RequestTensors(None)))
     assert found is not None
     check_same(found, PortableReader(spec, **fields).read_message(same or message))
-
-
-@pytest.mark.parametrize("lengths", [{}, {"history.lengths": np.array([2, 1])}])
-def test_several_numbers_for_each_id_of_a_matrix(lengths: Arrays) -> None:
-    inputs = {**SEQUENCE, "pair": PAIRS.reshape(2, 2, 2)}
-    if lengths:
-        # Padded: of the second sample one id counts.
-        inputs |= {f"{name}.lengths": np.array([2, 1]) for name in ("history", "action", "age")}
-        inputs["pair.lengths"] = np.array([2, 1])
-    fields = {"max_batch": sequences.MAX_BATCH, "id_maps": sequences.id_maps()}
-    check_rewritten(sequences.SPEC, serialized(inputs), **fields)
 
 
 def test_weights_of_one_where_no_weights_are_used() -> None:
