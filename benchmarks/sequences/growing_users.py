@@ -9,19 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.sequences.sequence_traffic import SequenceTraffic, zipf_users
-from serving.bench.servers.serve import Loading, measure_closed, measure_open
+from benchmarks.sequences.user_caches import BUSY, CACHED, PLAIN, open_parts
+from serving.bench.servers.serve import Loading, measure_closed
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
 from serving.bench.turns import Parts, Turns, medians
 from serving.bench.workloads.requests import request_message
 from serving.commands.bench.report import TEXT, Report
 from serving.remote.scraped_metrics import scraped_samples
 from sharded_infer.client import Client
-from sharded_infer.errors import ShardedInferError
 from sharded_infer.zoo.registry import AGE, HISTORY
 
-CACHED, PLAIN = "cache", "no cache"
 GROWING, NEW, PREPARED = "growing", "new users", "prepared"
-_BUSY = 16
 # A history that is full loses as many items at once, so that the others keep their places.
 ANCHOR = 64
 # New items of a request.
@@ -105,7 +103,7 @@ def measure_growing_users(
     with servers_of(publish, words) as servers:
         trial = Loading(population.new(256), traffic.candidates)
         closed, _ = measure_closed(
-            servers[PLAIN], trial, concurrency=_BUSY, seconds=turns.seconds / 2
+            servers[PLAIN], trial, concurrency=BUSY, seconds=turns.seconds / 2
         )
         rate = closed.requests_per_second * share
         count = round(rate * turns.seconds * 1.2)
@@ -123,17 +121,9 @@ def measure_growing_users(
             return made[kind, number]
 
         def measured(server: ServerUnderTest, kind: str, first: int, number: int) -> Parts:
-            load = loading(kind, first + number)
-            figures, _ = measure_open(
-                server, load, rate=rate, seconds=turns.seconds, seed=first + number
-            )
-            if figures.errors:
-                raise ShardedInferError(f"requests failed under load: {figures.errors}")
-            return {
-                "cpu_ms": figures.cpu_ms_per_request or 0.0,
-                "p50_ms": figures.latency_ms["p50"],
-                "p99_ms": figures.latency_ms["p99"],
-            }
+            seed = first + number
+            load = loading(kind, seed)
+            return open_parts(server, load, rate=rate, seconds=turns.seconds, seed=seed)
 
         filling = {CACHED: partial(measured, servers[CACHED], GROWING, 1)}
         turns.of(filling, "filling the cache")

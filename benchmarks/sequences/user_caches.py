@@ -17,7 +17,7 @@ from serving.remote.scraped_metrics import user_states
 from sharded_infer.errors import ShardedInferError
 
 CACHED, PLAIN = "cache", "no cache"
-_BUSY = 16
+BUSY = 16
 # Users whose answers are compared, each in a separate request.
 _COMPARED = 256
 
@@ -48,7 +48,7 @@ def measure_user_cache(
             return Loading(messages, traffic.candidates)
 
         closed, _ = measure_closed(
-            servers[PLAIN], loading(_COMPARED, 0), concurrency=_BUSY, seconds=turns.seconds / 2
+            servers[PLAIN], loading(_COMPARED, 0), concurrency=BUSY, seconds=turns.seconds / 2
         )
         rate = closed.requests_per_second * share
         count = round(rate * turns.seconds * 1.2)
@@ -56,16 +56,8 @@ def measure_user_cache(
         def measured(server: ServerUnderTest, first_seed: int, number: int) -> Parts:
             # Each round's requests are new.
             seed = first_seed + number
-            figures, _ = measure_open(
-                server, loading(count, seed), rate=rate, seconds=turns.seconds, seed=seed
-            )
-            if figures.errors:
-                raise ShardedInferError(f"requests failed under load: {figures.errors}")
-            return {
-                "cpu_ms": figures.cpu_ms_per_request or 0.0,
-                "p50_ms": figures.latency_ms["p50"],
-                "p99_ms": figures.latency_ms["p99"],
-            }
+            load = loading(count, seed)
+            return open_parts(server, load, rate=rate, seconds=turns.seconds, seed=seed)
 
         filling = {name: partial(measured, server, 1) for name, server in servers.items()}
         replace(turns, rounds=1).of(filling, "filling the cache")
@@ -98,6 +90,23 @@ def measure_user_cache(
             "compared": len(messages),
         },
     )
+
+
+def open_parts(
+    server: ServerUnderTest, load: Loading, *, rate: float, seconds: float, seed: int
+) -> Parts:
+    """Processor time a request and latencies of an open load, ms.
+
+    Raises ShardedInferError if requests fail.
+    """
+    figures, _ = measure_open(server, load, rate=rate, seconds=seconds, seed=seed)
+    if figures.errors:
+        raise ShardedInferError(f"requests failed under load: {figures.errors}")
+    return {
+        "cpu_ms": figures.cpu_ms_per_request or 0.0,
+        "p50_ms": figures.latency_ms["p50"],
+        "p99_ms": figures.latency_ms["p99"],
+    }
 
 
 def _check_hits(servers: dict[str, ServerUnderTest], messages: Sequence[bytes], model: str) -> None:
