@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "_native.so"
 _Nothing = ctypes.c_char * 0
-# CPython's functions and constants of its C interface.
+# PyMemoryView_FromMemory(address, bytes, PyBUF_WRITE) of CPython's C interface.
 _memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
 _memory_at.argtypes, _memory_at.restype = (
     (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int),

@@ -35,7 +35,7 @@ struct Input {
   Bytes typed;  // InferTensorContents; without data: there are none
   Span span;    // in shared memory
 
-  // At least `kMaxSize` where there are so many.
+  // The product of the sizes; in place of one above `kMaxSize`, any that is not below it.
   std::int64_t elements() const {
     std::int64_t product = sizes[0];
     for (std::int32_t axis = 1; axis < rank; ++axis)

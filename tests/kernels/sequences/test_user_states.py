@@ -258,7 +258,7 @@ def test_names_are_keyed_hashes_of_owners_and_positions() -> None:
     inputs = np.arange(32, dtype=np.int64)
     expected = "7d1843d992ad8c64c8075527206c0f20"
     for columns in ([], [inputs], [inputs[:16], inputs[16:]]):
-        fields = [word for one in columns for word in (one.ctypes.data, len(one) // 16)]
+        fields = [field for column in columns for field in (column.ctypes.data, len(column) // 16)]
         read, names = (ctypes.c_int64 * len(fields))(*fields), (ctypes.c_uint64 * 2)()
         search = abi.PrefixSearch(
             address, ctypes.addressof(owner), ctypes.addressof(read), len(columns), 16,

@@ -309,10 +309,10 @@ def test_a_users_own_features_change_without_their_historys_states(tmp_path: Pat
         return model.engine.run(batch).scores[0]
 
     asked = [(user, length) for length in range(20, 61, 4) for user in range(3)]
-    plain = [run(*one) for one in asked]
+    plain = [run(user, length) for user, length in asked]
     assert not np.array_equal(plain[0], plain[1])
     cache = cached(model, UserStates(1 << 20))
-    for one, expected in zip(asked, plain, strict=True):
-        assert np.array_equal(run(*one), expected)
+    for (user, length), expected in zip(asked, plain, strict=True):
+        assert np.array_equal(run(user, length), expected)
     # All but the first of these have the beginning of another user's history.
     assert cache.hits == len(asked) - 1
