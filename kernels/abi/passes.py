@@ -13,12 +13,6 @@ class PassKind(IntEnum):
     PAIR_BIASES = 2
 
 
-class Keeping(IntEnum):
-    NOTHING = 0
-    WORTHWHILE = 1
-    ALL = 2
-
-
 POSITIONS = -1
 CANDIDATES = -2
 LAST_ROW = -1
@@ -70,48 +64,46 @@ class StateOfPasses(ctypes.Structure):
     )
 
 
-class KnownBlocks(ctypes.Structure):
-    _fields_ = (
-        ("table", ctypes.c_void_p),
-        ("owner", ctypes.c_void_p),
-        ("names", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("keeping", ctypes.c_int32),
-        ("is_bfloat", ctypes.c_int32),
-    )
-
-
 class Passes(ctypes.Structure):
     _fields_ = (
         ("memories", ctypes.c_void_p),
         ("memory_count", ctypes.c_int64),
         ("passes", ctypes.c_void_p),
         ("pass_count", ctypes.c_int64),
-        ("given", ctypes.c_void_p),
         ("given_count", ctypes.c_int64),
-        ("positions", ctypes.c_int64),
-        ("candidates", ctypes.c_int64),
-        ("space", ctypes.c_void_p),
         ("input_count", ctypes.c_int64),
         ("states", ctypes.c_void_p),
         ("state_count", ctypes.c_int64),
-        ("blocks", ctypes.c_void_p),
     )
 
 
-check_layout(LIBRARY, "passes", 0xA2E5E8D3, {
+class PassesRun(ctypes.Structure):
+    _fields_ = (
+        ("passes", ctypes.c_void_p),
+        ("given", ctypes.c_void_p),
+        ("numbers", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+        ("candidates", ctypes.c_void_p),
+        ("blocks", ctypes.c_void_p),
+        ("requests", ctypes.c_int64),
+        ("memory", ctypes.c_int64),
+        ("expected", ctypes.c_int64),
+    )
+
+
+check_layout(LIBRARY, "passes", 0xA43C9D09, {
     PassMemory: 0x777636A1,
     PassOperand: 0x918966A5,
     RowsOfPass: 0xA4EDF8E6,
     Pass: 0x8CE88520,
     StateOfPasses: 0xEA2792A2,
-    KnownBlocks: 0x1EDE27A6,
-    Passes: 0x3F14C0E2,
+    Passes: 0xD89A1934,
+    PassesRun: 0x90D027DF,
 })
 passes = function_of(
     LIBRARY,
     "sharded_infer_passes",
     ctypes.c_int32,
     ctypes.c_int32,
-    ctypes.POINTER(Passes),
+    ctypes.POINTER(PassesRun),
 )

@@ -1,9 +1,16 @@
 """native/abi/user_states.h; written by native/abi/generate.py."""
 
 import ctypes
+from enum import IntEnum
 
 from kernels.abi import KEEPING_GIL, LIBRARY
 from kernels.native_library import check_layout, function_of
+
+
+class Keeping(IntEnum):
+    NOTHING = 0
+    WORTHWHILE = 1
+    ALL = 2
 
 
 NAME_WORDS = 2
@@ -13,6 +20,7 @@ BLOCK_POSITIONS = 16
 class StateColumn(ctypes.Structure):
     _fields_ = (
         ("values", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
         ("width", ctypes.c_int64),
     )
 
@@ -24,14 +32,29 @@ class StateOwner(ctypes.Structure):
     )
 
 
+class KnownBlocks(ctypes.Structure):
+    _fields_ = (
+        ("table", ctypes.c_void_p),
+        ("owner", ctypes.c_void_p),
+        ("names", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("keeping", ctypes.c_int32),
+        ("is_bfloat", ctypes.c_int32),
+    )
+
+
 class PrefixSearch(ctypes.Structure):
     _fields_ = (
         ("table", ctypes.c_void_p),
         ("owner", ctypes.c_void_p),
         ("columns", ctypes.c_void_p),
         ("column_count", ctypes.c_int64),
-        ("positions", ctypes.c_int64),
+        ("firsts", ctypes.c_void_p),
+        ("positions", ctypes.c_void_p),
+        ("histories", ctypes.c_int64),
         ("names", ctypes.c_void_p),
+        ("blocks", ctypes.c_void_p),
+        ("is_bfloat", ctypes.c_int32),
     )
 
 
@@ -42,10 +65,11 @@ class StateCounts(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "user_states", 0xE9FB6F1D, {
-    StateColumn: 0x239C29D4,
+check_layout(LIBRARY, "user_states", 0xADD63BB5, {
+    StateColumn: 0xF7CBC4CE,
     StateOwner: 0xBDAB3719,
-    PrefixSearch: 0xAA5C3FA9,
+    KnownBlocks: 0x1EDE27A6,
+    PrefixSearch: 0x44A6FF2F,
     StateCounts: 0x91B50246,
 })
 states_create = function_of(
@@ -59,7 +83,7 @@ states_create = function_of(
 states_find = function_of(
     KEEPING_GIL,
     "sharded_infer_states_find",
-    ctypes.c_int64,
+    None,
     ctypes.POINTER(PrefixSearch),
 )
 states_read = function_of(

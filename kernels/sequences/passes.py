@@ -5,22 +5,27 @@ one compiled call (`native/abi/passes.h`), with the same bits.
 """
 
 import ctypes
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.abi import passes as abi
-from kernels.abi.passes import CANDIDATES, POSITIONS, KnownBlocks, PassKind
-from kernels.abi.user_states import BLOCK_POSITIONS
+from kernels.abi.passes import POSITIONS, PassKind
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
+from kernels.native_library import address_of
 from kernels.sequences.attention import Attention
 from kernels.sequences.pair_biases import StepFunction, pair_bias_fields
 from kernels.sequences.row_steps import RowSteps
+from kernels.sequences.user_states import Prefixes
+
+# As `passes` returns them.
+_NO_MEMORY, _WRONG_NUMBERS = 1, 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,12 +40,6 @@ class Memory:
     rows: int
     width: int
     constant: Tensor | None = None
-
-    def size(self) -> tuple[int, int, int]:
-        """Number of elements: a factor, and the powers of positions and candidates."""
-        counts = self.rows, self.width
-        number = math.prod(one for one in counts if one >= 0)
-        return number, counts.count(POSITIONS), counts.count(CANDIDATES)
 
 
 class Operand(NamedTuple):
@@ -132,7 +131,6 @@ class Passes:
         instruction_set: InstructionSet | None = None,
     ) -> None:
         self._set = chosen_set(instruction_set, "passes")
-        self._sizes = tuple(one.size() for one in (*inputs, *outputs))
         self._held: list[object] = []
         used = (operand.memory for one in passes for operand in one.operands)
         memories = dict.fromkeys((*inputs, *outputs, *used))
@@ -142,16 +140,15 @@ class Passes:
         self._states = (abi.StateOfPasses * len(states))(
             *(abi.StateOfPasses(self._numbers[one.memory], *one[1:]) for one in states)
         )
-        # Numbers of the inputs that have only the positions behind those that are known.
-        self._by_position = [at for at, one in enumerate(inputs) if one.rows == POSITIONS]
         given = len(inputs) + len(outputs)
-        self._given_type = ctypes.c_void_p * given
-        self._fixed = (
+        self._given_type, self._numbers_type = ctypes.c_void_p * given, ctypes.c_int64 * given
+        self._fields = abi.Passes(
             *(ctypes.addressof(self._memories), len(memories)),
             *(ctypes.addressof(self._passes), len(passes)),
+            *(given, len(inputs)),
+            *(ctypes.addressof(self._states), len(states)),
         )
-        self._given_count = given
-        self._read = len(inputs), ctypes.addressof(self._states), len(states)
+        self._address = ctypes.addressof(self._fields)
 
     def _memory(self, memory: Memory) -> abi.PassMemory:
         if memory.constant is None:
@@ -191,53 +188,50 @@ class Passes:
 
     def __call__(
         self,
-        positions: int,
+        positions: NDArray[np.int64],
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         *,
-        candidates: int = 0,
-        blocks: KnownBlocks | None = None,
+        candidates: NDArray[np.int64] | None = None,
+        prefixes: Prefixes | None = None,
     ) -> bool:
-        """Runs the passes; returns False if a known block is no longer kept.
+        """Runs the passes for R requests; returns False if a known block is no longer kept.
 
         Args:
-            positions: at least 1, with those that are known.
-            inputs: fp32 and contiguous, of any shapes with the memories' rows and columns.
+            positions: int64 `[R]`, at least 1 each, with those that are known.
+            inputs: fp32 and contiguous, of any shapes with the memories' rows and columns, those of
+                one request after another.
             outputs: likewise; written.
-            candidates: rows of the memories that have one for each.
-            blocks: positions whose states are known, or to be kept. Inputs with a row for each
+            candidates: int64 `[R]`, rows of the memories that have one for each.
+            prefixes: positions whose states are known, or to be kept. Inputs with a row for each
                 position have those behind the known ones.
 
         Raises:
             InputError: a tensor has another dtype or number of elements, or has gaps.
             MemoryError: there is none for the memories between the passes.
         """
-        addresses = []
         given = (*inputs, *outputs)
-        powers = 1, positions, positions * positions
-        known = BLOCK_POSITIONS * blocks.count if blocks is not None else 0
-        sizes = [
-            number * powers[by_positions] * (candidates if by_candidates else 1)
-            for number, by_positions, by_candidates in self._sizes
-        ]
-        if known:
-            for at in self._by_position:
-                sizes[at] -= sizes[at] // positions * known
-        for one, size in zip(given, sizes, strict=True):
-            if one.numel() != size or one.dtype is not torch.float32 or not one.is_contiguous():
+        for one in given:
+            if one.dtype is not torch.float32 or not one.is_contiguous():
                 raise InputError(
-                    f"passes: expected fp32 of {size} numbers without gaps, "
-                    f"got {one.dtype} {list(one.shape)}"
+                    "passes: expected fp32 without gaps, "
+                    f"got {one.dtype} {list(one.shape)} with strides {list(one.stride())}"
                 )
-            addresses.append(one.data_ptr())
-        places = self._given_type(*addresses)
-        call = abi.Passes(
-            *self._fixed,
-            *(ctypes.addressof(places), self._given_count, positions, candidates, None),
-            *self._read,
-            None if blocks is None else ctypes.addressof(blocks),
+        addresses = self._given_type(*[one.data_ptr() for one in given])
+        numbers = self._numbers_type(*[one.numel() for one in given])
+        run = abi.PassesRun(
+            self._address,
+            *(ctypes.addressof(addresses), ctypes.addressof(numbers)),
+            address_of(positions),
+            None if candidates is None else address_of(candidates),
+            None if prefixes is None else address_of(prefixes.blocks),
+            len(positions),
         )
-        failed = abi.passes(self._set, call)
-        if failed == 1:
-            raise MemoryError(f"passes: no memory for {positions} positions")
+        failed = abi.passes(self._set, run)
+        if failed == _NO_MEMORY:
+            raise MemoryError(f"passes: no memory for {positions.tolist()} positions")
+        if failed == _WRONG_NUMBERS:
+            raise InputError(
+                f"passes: expected {run.expected} numbers, got {list(given[run.memory].shape)}"
+            )
         return not failed

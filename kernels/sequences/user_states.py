@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.abi import user_states as abi
-from kernels.abi.passes import Keeping, KnownBlocks
 from kernels.errors import InputError
 from kernels.native_library import address_of, array_type
 
@@ -26,18 +25,43 @@ NAME_BYTES: Final = abi.NAME_WORDS * 8
 _ROOM: Final = 1 << 16
 
 
-class Prefix(NamedTuple):
-    """The beginning of a history whose state is kept.
+_KNOWN_BLOCKS: Final = np.dtype(abi.KnownBlocks)
+
+
+class HistoryColumn(NamedTuple):
+    """An input of each position of some histories.
 
     Attributes:
-        blocks: for the passes over the positions behind it.
-        positions: known ones, a multiple of `BLOCK_POSITIONS`, fewer than those of the history.
+        values: int64 and contiguous, of one history after another.
+        lengths: int64 `[R]`, values of each.
+        width: values of a position.
+    """
+
+    values: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    width: int
+
+
+class Prefixes(NamedTuple):
+    """The beginnings of some histories whose states are kept.
+
+    Attributes:
+        blocks: `KnownBlocks` `[R]`, for the passes over the positions behind them.
         held: objects whose addresses `blocks` has.
     """
 
-    blocks: KnownBlocks
-    positions: int
+    blocks: NDArray[np.void]
     held: tuple[object, ...]
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Known positions of each, multiples of `BLOCK_POSITIONS`, fewer than its history has."""
+        known: NDArray[np.int64] = self.blocks["count"] * BLOCK_POSITIONS
+        return known
+
+    def of(self, history: int) -> "Prefixes":
+        """That of one history."""
+        return Prefixes(self.blocks[history : history + 1], self.held)
 
 
 class UserStates:
@@ -65,40 +89,38 @@ class UserStates:
         if abi.states_create(self._address, most_bytes, key):
             raise InputError(f"user states: expected room for one state, got {most_bytes} bytes")
 
-    def prefix(
+    def prefixes(
         self,
         owner: abi.StateOwner,
-        columns: Sequence[NDArray[np.int64]],
-        positions: int,
-    ) -> Prefix:
-        """The longest kept beginning of a history.
+        columns: Sequence[HistoryColumn],
+        firsts: NDArray[np.int64],
+        positions: NDArray[np.int64],
+    ) -> Prefixes:
+        """The longest kept beginnings of some histories.
 
         Args:
             owner: its name says on what else the state depends.
-            columns: int64, one-dimensional and contiguous, of each input of a position:
-                `positions` times its width.
-            positions: at least 1.
+            columns: of the histories.
+            firsts: int64 `[R]`, the first position of each that is used.
+            positions: int64 `[R]`, used ones.
         """
         fields: list[int] = []
-        for column in columns:
-            fields += (column.__array_interface__["data"][0], len(column) // positions)
+        for values, lengths, width in columns:
+            fields += (_address(values), _address(lengths), width)
         read = array_type(ctypes.c_int64, len(fields))(*fields)
-        names = np.empty(max(1, positions // BLOCK_POSITIONS) * abi.NAME_WORDS, np.uint64)
-        names_at = address_of(names)
+        histories = len(positions)
+        whole = int(positions[0] if histories == 1 else positions.sum()) // BLOCK_POSITIONS
+        names = np.empty(max(1, whole) * abi.NAME_WORDS, np.uint64)
+        blocks = np.empty(histories, _KNOWN_BLOCKS)
         search = abi.PrefixSearch(
             self._address,
             ctypes.addressof(owner),
             ctypes.addressof(read),
-            *(len(columns), positions, names_at),
+            *(len(columns), address_of(firsts), address_of(positions), histories),
+            *(address_of(names), address_of(blocks), self._is_bfloat),
         )
-        known = abi.states_find(search)
-        blocks = KnownBlocks(
-            self._address,
-            ctypes.addressof(owner),
-            names_at,
-            *(known, Keeping.WORTHWHILE, self._is_bfloat),
-        )
-        return Prefix(blocks, known * BLOCK_POSITIONS, (names, owner, self))
+        abi.states_find(search)
+        return Prefixes(blocks, (names, owner, self))
 
     def read(self, name: bytes) -> Tensor | None:
         """A whole state, uint8 `[N]`; None if it is not kept. `name` has `NAME_BYTES`."""
@@ -131,3 +153,9 @@ class UserStates:
         counts = abi.StateCounts()
         abi.states_count(self._address, owner, counts)
         return counts.states, counts.bytes
+
+
+def _address(array: NDArray[np.int64]) -> int:
+    """Also of arrays that are read-only."""
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -62,38 +62,35 @@ struct StateOfPasses {
   std::int64_t width;
 };
 
-// Blocks of positions whose state is known before a call; see abi/user_states.h.
-enum class Keeping : std::int32_t { kNothing, kWorthwhile, kAll };
-
-struct KnownBlocks {
-  void* table;
-  StateOwner* owner;
-  const std::uint64_t* names;  // of all whole blocks
-  std::int64_t count;          // of the first blocks, which are read; inputs begin behind them
-  Keeping keeping;             // which of the other blocks' states are kept
-  std::int32_t is_bfloat;      // states are kept in bf16
-};
-
 struct Passes {
   const PassMemory* memories;
   std::int64_t memory_count;
   const Pass* passes;
   std::int64_t pass_count;
-  float* const* given;  // of the first given_count memories
-  std::int64_t given_count;
-  std::int64_t positions;  // at least 1
-  std::int64_t candidates;
-  float* space;              // space_of() floats, from a line of the cache on
+  std::int64_t given_count;  // of the memories, the first ones
   std::int64_t input_count;  // of the memories that are given, the first ones are read
   const StateOfPasses* states;
   std::int64_t state_count;
-  const KnownBlocks* blocks;  // or null
+};
+
+// Runs for several requests, whose rows of a memory that is given follow each other.
+struct PassesRun {
+  const Passes* passes;
+  float* const* given;             // [given_count]
+  const std::int64_t* numbers;     // [given_count], elements of each
+  const std::int64_t* positions;   // [requests], at least 1
+  const std::int64_t* candidates;  // [requests], or null
+  const KnownBlocks* blocks;       // [requests], or null
+  std::int64_t requests;
+  std::int64_t memory;    // written, of the first that has a wrong number of elements
+  std::int64_t expected;  // written: its elements
 };
 
 }  // namespace sharded_infer
 
 extern "C" {
-// Passes in one call. Returns 1 without memory for their space, 2 if a block is no longer kept.
+// Passes of all requests in one call. Returns 1 without memory for their space, 2 if a block is no
+// longer kept, 3 if a memory has a wrong number of elements.
 EXPORTED std::int32_t sharded_infer_passes(std::int32_t instruction_set,
-                                           sharded_infer::Passes* passes);
+                                           sharded_infer::PassesRun* run);
 }

@@ -13,9 +13,11 @@ namespace sharded_infer {
 constexpr std::int64_t kNameWords = 2;
 constexpr std::int64_t kBlockPositions = 16;
 
+// An input of each position of some histories, whose values follow each other.
 struct StateColumn {
-  const std::int64_t* values;  // [positions, width]
-  std::int64_t width;
+  const std::int64_t* values;
+  const std::int64_t* lengths;  // [histories], values of each
+  std::int64_t width;           // values of a position
 };
 
 // An owner of states, such as a version.
@@ -24,13 +26,29 @@ struct StateOwner {
   std::int64_t evictions;          // of any states, for this owner's, by this process
 };
 
+enum class Keeping : std::int32_t { kNothing, kWorthwhile, kAll };
+
+// Blocks of a history whose states are known before a call of passes.
+struct KnownBlocks {
+  void* table;
+  StateOwner* owner;
+  const std::uint64_t* names;  // of all whole blocks
+  std::int64_t count;          // of the first blocks, which are read; inputs begin behind them
+  Keeping keeping;             // which of the other blocks' states are kept
+  std::int32_t is_bfloat;      // states are kept in bf16
+};
+
 struct PrefixSearch {
   void* table;
-  const StateOwner* owner;
+  StateOwner* owner;
   const StateColumn* columns;
   std::int64_t column_count;
-  std::int64_t positions;
-  std::uint64_t* names;  // written: [positions / kBlockPositions, kNameWords]
+  const std::int64_t* firsts;     // [histories], the first positions that are used
+  const std::int64_t* positions;  // [histories], used ones
+  std::int64_t histories;
+  std::uint64_t* names;    // written: kNameWords of each whole block, of all histories
+  KnownBlocks* blocks;     // [histories], written
+  std::int32_t is_bfloat;  // as of KnownBlocks
 };
 
 // Of an owner, over all processes.
@@ -46,10 +64,9 @@ extern "C" {
 EXPORTED std::int32_t sharded_infer_states_create(void* memory, std::int64_t bytes,
                                                   const std::uint64_t* key);
 
-// Names the whole blocks of a history; returns how many of the first ones are kept. The last
-// position belongs to none of them.
-EXPORTED_KEEPING_GIL std::int64_t sharded_infer_states_find(
-    const sharded_infer::PrefixSearch* search);
+// Names the whole blocks of histories, and finds those that are kept, without a gap from the first
+// one on. A history's last position belongs to none of them.
+EXPORTED_KEEPING_GIL void sharded_infer_states_find(const sharded_infer::PrefixSearch* search);
 
 // Bytes of a whole state, at most `room` of which are written; 0: it is not kept.
 EXPORTED_KEEPING_GIL std::int64_t sharded_infer_states_read(void* table, const std::uint64_t* name,

@@ -10,7 +10,7 @@ namespace {
 
 // Rows of a feature's bags that are not looked up again for each sample.
 std::int64_t saved_rows(const LookupGroup& group, const std::int64_t* lengths) {
-  if (group.bags == group.samples * group.places) return 0;
+  if (group.repeats == nullptr && group.bags == group.samples * group.places) return 0;
   std::int64_t saved = 0;
   for (std::int64_t bag = 0; bag < group.bags; ++bag) {
     const std::int64_t samples =

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <pthread.h>
 #include <time.h>
+#include <vector>
 
 namespace sharded_infer {
 namespace {
@@ -307,6 +308,36 @@ void each_row(const StateBlocks& blocks, std::int64_t block, Copy copy) {
   }
 }
 
+void name_blocks(const PrefixSearch& search, const std::vector<StateColumn>& columns,
+                 std::int64_t first, std::int64_t count, std::uint64_t* names) {
+  const auto* header = static_cast<const Header*>(search.table);
+  for (std::int64_t block = 0; block < count; ++block) {
+    std::uint64_t* name = names + block * kNameWords;
+    Hash hash(header->key);
+    hash.add(block ? name - kNameWords : search.owner->name, kNameWords);
+    for (const StateColumn& column : columns)
+      hash.add(column.values + (first + block * kBlockPositions) * column.width,
+               kBlockPositions * column.width);
+    hash.finish(name);
+  }
+}
+
+// Number of the first blocks that are kept, of at most some.
+std::int64_t kept_blocks(const PrefixSearch& search, const std::uint64_t* names,
+                         std::int64_t most) {
+  if (most < 1) return 0;
+  LockedShard shard(search.table, names);
+  if (!shard) return 0;
+  std::int64_t kept = 0;
+  const std::uint64_t used = shard.now(most);
+  for (; kept < most; ++kept) {
+    Entry* entry = shard.find(names + kept * kNameWords);
+    if (!entry) break;
+    entry->used = used - static_cast<std::uint64_t>(kept);
+  }
+  return kept;
+}
+
 }  // namespace
 
 bool read_blocks(const StateBlocks& blocks, std::int64_t count) {
@@ -403,33 +434,19 @@ std::int32_t sharded_infer_states_create(void* memory, std::int64_t bytes,
   return 0;
 }
 
-std::int64_t sharded_infer_states_find(const PrefixSearch* search) {
-  const std::int64_t count = search->positions / kBlockPositions;
-  const auto* header = static_cast<const Header*>(search->table);
-  for (std::int64_t block = 0; block < count; ++block) {
-    std::uint64_t* name = search->names + block * kNameWords;
-    Hash hash(header->key);
-    hash.add(block ? name - kNameWords : search->owner->name, kNameWords);
-    for (std::int64_t at = 0; at < search->column_count; ++at) {
-      const StateColumn& column = search->columns[at];
-      const std::int64_t words = kBlockPositions * column.width;
-      hash.add(column.values + block * words, words);
-    }
-    hash.finish(name);
+void sharded_infer_states_find(const PrefixSearch* search) {
+  std::vector<StateColumn> columns(search->columns, search->columns + search->column_count);
+  std::uint64_t* names = search->names;
+  for (std::int64_t at = 0; at < search->histories; ++at) {
+    const std::int64_t positions = search->positions[at], count = positions / kBlockPositions;
+    name_blocks(*search, columns, search->firsts[at], count, names);
+    // A result is computed of the last position, at least.
+    const std::int64_t kept = kept_blocks(*search, names, (positions - 1) / kBlockPositions);
+    search->blocks[at] = {search->table, search->owner,        names,
+                          kept,          Keeping::kWorthwhile, search->is_bfloat};
+    names += count * kNameWords;
+    for (StateColumn& column : columns) column.values += *column.lengths++;
   }
-  // A result is computed of the last position, at least.
-  const std::int64_t most = (search->positions - 1) / kBlockPositions;
-  if (!most) return 0;
-  LockedShard shard(search->table, search->names);
-  if (!shard) return 0;
-  std::int64_t kept = 0;
-  const std::uint64_t used = shard.now(most);
-  for (; kept < most; ++kept) {
-    Entry* entry = shard.find(search->names + kept * kNameWords);
-    if (!entry) break;
-    entry->used = used - static_cast<std::uint64_t>(kept);
-  }
-  return kept;
 }
 
 std::int64_t sharded_infer_states_read(void* table, const std::uint64_t* name, void* out,

@@ -1,31 +1,21 @@
 """Histories of a batch whose user's stage computes the positions behind a known beginning alone."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.inputs.sequences.layout import window
+from kernels.abi.user_states import Keeping
+from kernels.sequences.user_states import HistoryColumn
+from sharded_infer.engines.user_cache import UserCache
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.sequences.layout import Packed, windows
+from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.towers.split.user_split import UserSplit
-
-
-class History(NamedTuple):
-    """The used part of one request's history.
-
-    Attributes:
-        columns: int64 of each input of its positions, side by side.
-        start: the first position that is used.
-        length: of the used ones.
-    """
-
-    columns: list[NDArray[np.int64]]
-    start: int
-    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +23,11 @@ class GrowingSequence:
     """The sequence of a growing stage.
 
     Attributes:
+        number: in the spec's order.
         widths: numbers a position of each of its inputs, by position in `ModelSpec.input_features`.
     """
 
+    number: int
     spec: SequenceSpec
     widths: Mapping[int, int]
 
@@ -46,71 +38,94 @@ class GrowingSequence:
         if isinstance(growing, str):
             return None
         inputs = {split.shared[at] for at in growing.by_position}
-        for name, sequence in spec.sequences.items():
+        for number, (name, sequence) in enumerate(spec.sequences.items()):
             if inputs <= set(sequence.inputs(name)):
                 widths = {
                     at: sequence.dense.get(feature.name, 1)
                     for at, feature in enumerate(spec.input_features)
                     if feature.sequence == name or feature.name in sequence.dense
                 }
-                return cls(sequence, widths)
+                return cls(number, sequence, widths)
         return None
 
-    def histories(self, batch: ModelInput, requests: int) -> list[History]:
-        """The histories of a batch's requests."""
-        found: list[History] = []
+    def columns(self, batch: ModelInput) -> list[HistoryColumn]:
+        """Each input of the histories of a batch's requests."""
+        columns: list[HistoryColumn] = []
         for group in batch.groups:
-            end = 0
-            for feature, lengths in zip(group.features, group.lengths.tolist(), strict=True):
-                width = self.widths.get(feature)
-                if width is None:
-                    end += sum(lengths)
-                    continue
-                if not found:
-                    windows = (window(length // width, self.spec) for length in lengths)
-                    found = [History([], start, count) for start, count in windows]
-                for history, length in zip(found, lengths, strict=True):
-                    begin = end + history.start * width
-                    history.columns.append(group.values[begin : begin + history.length * width])
-                    end += length
-        return found
-
-    def behind(
-        self, batch: ModelInput, histories: Sequence[History], known: Sequence[int]
-    ) -> ModelInput:
-        """The batch with the positions of its histories behind the known ones."""
-        groups = [
-            self._behind(group, histories, known)
-            if any(feature in self.widths for feature in group.features)
-            else group
-            for group in batch.groups
-        ]
-        return replace(batch, groups=tuple(groups))
-
-    def _behind(
-        self, group: JaggedBatch, histories: Sequence[History], known: Sequence[int]
-    ) -> JaggedBatch:
-        lengths = group.lengths.copy()
-        chosen: list[slice] = []
-        end = 0
-        for place, feature in enumerate(group.features):
-            width = self.widths.get(feature)
-            if width is None:
-                count = int(lengths[place].sum())
-                chosen.append(slice(end, end + count))
-                end += count
+            if self.widths.keys().isdisjoint(group.features):
                 continue
-            for request, length in enumerate(group.lengths[place].tolist()):
-                history = histories[request]
-                begin = end + (history.start + known[request]) * width
-                stop = end + (history.start + history.length) * width
-                chosen.append(slice(begin, stop))
-                lengths[place, request] = stop - begin
-                end += length
-        values, weights = group.values, group.weights
-        return JaggedBatch.trusted(
-            group.features,
-            values[chosen[0]] if len(chosen) == 1 else np.concatenate([values[c] for c in chosen]),
-            lengths,
-            None if weights is None else np.concatenate([weights[c] for c in chosen]),
-        )
+            end = 0
+            for feature, lengths in zip(group.features, group.lengths, strict=True):
+                begin, width = end, self.widths.get(feature)
+                end += int(lengths[0] if len(lengths) == 1 else lengths.sum())
+                if width is not None:
+                    columns.append(HistoryColumn(group.values[begin:end], lengths, width))
+        return columns
+
+
+class KnownHistories:
+    """The histories of a batch's R requests, whose beginnings may be known.
+
+    Attributes:
+        lengths: int64 `[R]`, used positions.
+        prefixes: known beginnings; None without a cache.
+        packed: the positions behind them.
+    """
+
+    def __init__(
+        self,
+        growing: GrowingSequence,
+        batch: ModelInput,
+        counts: NDArray[np.int64],
+        cache: UserCache | None,
+    ) -> None:
+        """`counts` are int64 `[R]`, candidates of each request."""
+        columns = growing.columns(batch)
+        _, lengths, width = columns[0]
+        self._firsts, self.lengths = windows(lengths // width, growing.spec)
+        self._number, self._counts = growing.number, counts
+        self.prefixes = None
+        if cache is not None:
+            self.prefixes = cache.prefixes(columns, self._firsts, self.lengths)
+        self.packed = self._packed()
+
+    @property
+    def users(self) -> tuple[int, int, int, int]:
+        """As `LookupWork.users`."""
+        if self.prefixes is None:
+            return 0, len(self.lengths), 0, 0
+        requests, counts = len(self.lengths), self.packed.counts
+        if requests == 1:
+            computed, length = int(counts[0]), int(self.lengths[0])
+            hits = int(computed < length)
+        else:
+            computed, length = int(counts.sum()), int(self.lengths.sum())
+            hits = int(np.count_nonzero(counts < self.lengths))
+        return hits, requests - hits, length - computed, computed
+
+    def forget(self) -> None:
+        """Takes all positions as unknown."""
+        if self.prefixes is not None:
+            self.prefixes.blocks["count"] = 0
+            self.packed = self._packed()
+
+    def keep(self, lookup: LookedUp, keeping: Keeping) -> None:
+        """Chooses which states are kept, of requests without default rows.
+
+        `lookup` is that of the batch.
+        """
+        if self.prefixes is None:
+            return
+        self.prefixes.blocks["keeping"] = keeping
+        if defaults := lookup.work.defaults:
+            # Default rows are for this response alone, which reports them.
+            firsts = np.cumsum(self._counts) - self._counts
+            taken = np.logical_or.reduce([samples[firsts] for samples in defaults.values()])
+            self.prefixes.blocks["keeping"][taken] = Keeping.NOTHING
+
+    def _packed(self) -> Packed:
+        firsts, counts = self._firsts, self.lengths
+        if self.prefixes is not None:
+            known = self.prefixes.positions
+            firsts, counts = firsts + known, counts - known
+        return Packed(self._number, firsts, counts, np.maximum(counts, 1), self._counts)

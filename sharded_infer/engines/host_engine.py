@@ -17,6 +17,7 @@ from sharded_infer.engines.user_cache import UserCache
 from sharded_infer.engines.user_stage import UserStage
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.sequences.layout import Packed
 from sharded_infer.inputs.sequences.tower_rows import side_by_side
 from sharded_infer.lookups.lookup_work import LookedUp, LookupWork
 from sharded_infer.lookups.plan_lookups import PlanLookups
@@ -140,9 +141,10 @@ class HostEngine:
         began = perf_counter()
         seconds = 0.0
 
-        def timed(asked: ModelInput) -> LookedUp:
+        def timed(batch: ModelInput, *, packed: Packed | None = None) -> LookedUp:
             nonlocal seconds
-            lookup = look_up(asked, rows=asked.batch_size, grain=stage.grain)
+            rows = batch.batch_size
+            lookup = look_up(batch, rows=rows, grain=stage.grain, packed=packed)
             seconds = perf_counter() - began
             return lookup
 

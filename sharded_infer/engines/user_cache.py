@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.abi.user_states import StateOwner
-from kernels.sequences.user_states import Prefix, UserStates
+from kernels.sequences.user_states import HistoryColumn, Prefixes, UserStates
 
 State = tuple[Tensor, ...]
 
@@ -56,13 +56,18 @@ class UserCache:
         since, self._reported = evicted - self._reported, evicted
         return since
 
-    def prefix(self, columns: Sequence[NDArray[np.int64]], positions: int) -> Prefix | None:
-        """The longest kept beginning of a history, as `UserStates.prefix`; None if it is empty."""
-        prefix = self._states.prefix(self._owner, columns, positions) if positions else None
-        is_known = prefix is not None and prefix.positions > 0
-        self.hits += is_known
-        self.misses += not is_known
-        return prefix
+    def prefixes(
+        self,
+        columns: Sequence[HistoryColumn],
+        firsts: NDArray[np.int64],
+        positions: NDArray[np.int64],
+    ) -> Prefixes:
+        """The longest kept beginnings of some histories, as `UserStates.prefixes`."""
+        prefixes = self._states.prefixes(self._owner, columns, firsts, positions)
+        hits = int(np.count_nonzero(prefixes.blocks["count"]))
+        self.hits += hits
+        self.misses += len(positions) - hits
+        return prefixes
 
     def take(self, keys: Sequence[bytes]) -> list[State | None]:
         """Whole states of some users, by 16 bytes of each; None where not kept."""

@@ -8,24 +8,26 @@ the first stage is causal, the states of a history's positions are kept, and a r
 those behind its longest known beginning.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.abi.passes import Keeping
-from kernels.sequences.user_states import Prefix
-from sharded_infer.engines.growing_sequence import GrowingSequence
+from kernels.abi.user_states import Keeping
+from sharded_infer.engines.growing_sequence import GrowingSequence, KnownHistories
 from sharded_infer.engines.sequence_runs import part_of
 from sharded_infer.engines.split_towers import runs_of
 from sharded_infer.engines.user_cache import State, UserCache
+from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.inputs.sequences.layout import GRAIN
+from sharded_infer.inputs.sequences.layout import GRAIN, Packed
+from sharded_infer.inputs.sequences.tower_rows import SequenceRows
 from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
@@ -33,10 +35,17 @@ from sharded_infer.towers.batch_sizes import BatchSizes
 from sharded_infer.towers.tower import Tower
 from sharded_infer.towers.tower_kernels import kernel_bytes
 
-LookUp = Callable[[ModelInput], LookedUp]
 # As `LookupWork.users`.
 Users = tuple[int, int, int, int]
 Scores = NDArray[np.float32]
+
+
+class LookUp(Protocol):
+    """Looks up a batch."""
+
+    def __call__(self, batch: ModelInput, *, packed: Packed | None = None) -> LookedUp:
+        """`packed` is the sequence that is looked up without padding."""
+
 
 _KEY_BYTES = 16
 
@@ -75,6 +84,9 @@ class UserStage:
             if (feature.sequence or feature.name) in names
         )
         self._growing = GrowingSequence.of(self._split, spec)
+        # Requests run in one call if all that they send by position is a growing sequence.
+        sequences = sum(is_users for _, _, is_users in self._sequences)
+        self._are_joined = self._split.program.together is not None and sequences == 1
         self._sizes = sizes
         # Without kernels per batch size, any number of candidates runs unpadded.
         self._pads = kernel_bytes(self._split.program.pair) > 0
@@ -123,12 +135,15 @@ class UserStage:
             counts: from `requests`.
             look_up: of the batch, without the rows of cached users.
         """
-        if cache is not None and self._growing is not None:
-            scored = self._of_known(self._growing, batch, counts, look_up, cache)
-            if scored is not None:
-                return scored
-            # A block was evicted after it had been found.
-            cache = None
+        if self._growing is not None:
+            asked = batch, np.asarray(counts, np.int64), look_up
+            scored = self._of_histories(self._growing, *asked, cache)
+            if scored is None:
+                # A block was evicted after it had been found.
+                scored = self._of_histories(self._growing, *asked, None)
+            if scored is None:
+                raise InternalError("a user's stage without a cache has read it")
+            return scored
         if cache is None and len(counts) == 1:
             lookup = look_up(batch)
             return self._one(batch, lookup), lookup, (0, 1, 0, 0)
@@ -139,9 +154,7 @@ class UserStage:
         """Computes and keeps the state of a batch's only request; thread-safe."""
         with torch.inference_mode():
             if self._growing is not None:
-                users = self._prepare_known(self._growing, batch, look_up, cache)
-                if users is not None:
-                    return users
+                return self._prepare_known(self._growing, batch, look_up, cache)
             [key] = self._keys(batch, np.ones(1, np.int64))
             if cache.take([key]) != [None]:
                 return 1, 0, 0, 0
@@ -155,22 +168,20 @@ class UserStage:
 
     def _prepare_known(
         self, growing: GrowingSequence, batch: ModelInput, look_up: LookUp, cache: UserCache
-    ) -> Users | None:
-        histories = growing.histories(batch, 1)
-        prefix = cache.prefix(histories[0].columns, histories[0].length)
-        if prefix is None:
+    ) -> Users:
+        known = KnownHistories(growing, batch, np.array([batch.batch_size]), cache)
+        prefix = known.prefixes
+        if prefix is None or not known.lengths[0]:
             return 0, 1, 0, 0
-        known = prefix.positions
-        lookup = look_up(growing.behind(batch, histories, [known]) if known else batch)
-        is_default = any(defaults[0] for defaults in lookup.work.defaults.values())
-        prefix.blocks.keeping = Keeping.NOTHING if is_default else Keeping.ALL
-        dense, own, _ = self._user_inputs(batch, lookup, 0, 0, 1)
-        if self._split.behind(dense, own, prefix) is None:
+        for _ in range(2):
+            lookup = look_up(batch, packed=known.packed)
+            known.keep(lookup, Keeping.ALL)
+            dense, own, _ = self._user_inputs(batch, lookup, 0, 0, 1, known.packed)
+            if self._split.behind(dense, own, prefix) is not None:
+                break
             # Evicted meanwhile: computed at once, as a whole.
-            prefix.blocks.count, known = 0, 0
-            dense, own, _ = self._user_inputs(batch, look_up(batch), 0, 0, 1)
-            self._split.behind(dense, own, prefix._replace(positions=0))
-        return int(known > 0), int(not known), known, histories[0].length - known
+            known.forget()
+        return known.users
 
     def _of_each(
         self,
@@ -205,60 +216,44 @@ class UserStage:
         scores = self._candidates(batch, lookup, users, counts)
         return scores, lookup, (len(states) - computed, computed, 0, 0)
 
-    def _of_known(
+    def _of_histories(
         self,
         growing: GrowingSequence,
         batch: ModelInput,
-        counts: NDArray[np.int64] | list[int],
+        counts: NDArray[np.int64],
         look_up: LookUp,
-        cache: UserCache,
+        cache: UserCache | None,
     ) -> tuple[tuple[Scores, ...], LookedUp, Users] | None:
         """Scores a batch with the known beginnings of histories; None if one was evicted."""
-        requests = len(counts)
-        histories = growing.histories(batch, requests)
-        prefixes = [cache.prefix(history.columns, history.length) for history in histories]
-        known = [0 if prefix is None else prefix.positions for prefix in prefixes]
-        asked = growing.behind(batch, histories, known) if any(known) else batch
-        lookup = look_up(asked)
-        if defaults := lookup.work.defaults:
-            # Default rows are for this response alone, which reports them.
-            firsts = np.cumsum(counts) - counts
-            for prefix, first in zip(prefixes, firsts.tolist(), strict=True):
-                if prefix is not None and any(d[first] for d in defaults.values()):
-                    prefix.blocks.keeping = Keeping.NOTHING
-        scores = self._behind(batch, lookup, counts, prefixes)
-        if scores is None:
-            return None
-        hits = requests - known.count(0)
-        computed = sum(history.length for history in histories) - sum(known)
-        return scores, lookup, (hits, requests - hits, sum(known), computed)
-
-    def _behind(
-        self,
-        batch: ModelInput,
-        lookup: LookedUp,
-        counts: NDArray[np.int64] | list[int],
-        prefixes: Sequence[Prefix | None],
-    ) -> tuple[Scores, ...] | None:
-        prefix = prefixes[0]
-        if len(prefixes) == 1 and prefix is not None and self._split.program.together is not None:
-            dense, embeddings, _ = self._user_inputs(batch, lookup, 0, 0, 1)
-            own = self._own_inputs(batch, lookup, None)
-            return self._split.together(dense, embeddings, *own, prefix)
+        known = KnownHistories(growing, batch, counts, cache)
+        packed, prefixes, lengths = known.packed, known.prefixes, known.lengths
+        lookup = look_up(batch, packed=packed)
+        known.keep(lookup, Keeping.WORTHWHILE)
+        if self._are_joined and lengths.all():
+            if len(counts) == 1:
+                dense, embeddings, _ = self._user_inputs(batch, lookup, 0, 0, 1, packed)
+                own = self._own_inputs(batch, lookup, None)
+            else:
+                dense, embeddings = self._inputs_of_users(batch, lookup, counts)
+                own = self._own_inputs(batch, lookup, counts)
+            scores = self._split.together(dense, embeddings, *own, lengths, counts, prefixes)
+            return None if scores is None else (scores, lookup, known.users)
         with torch.inference_mode():
             users = []
             first = 0
-            for request, prefix in enumerate(prefixes):
-                dense, own_rows, _ = self._user_inputs(batch, lookup, request, first, len(prefixes))
+            for request, length in enumerate(lengths.tolist()):
+                dense, embeddings, whole = self._user_inputs(
+                    batch, lookup, request, first, len(counts), packed
+                )
                 first += int(counts[request])
-                if prefix is None:
-                    users.append(self._split.user(dense, own_rows))
+                if prefixes is None or not length:
+                    users.append(self._split.user(dense, embeddings, whole=whole))
                     continue
-                state = self._split.behind(dense, own_rows, prefix)
+                state = self._split.behind(dense, embeddings, prefixes.of(request))
                 if state is None:
                     return None
                 users.append(state)
-            return self._candidates(batch, lookup, users, np.asarray(counts))
+            return self._candidates(batch, lookup, users, counts), lookup, known.users
 
     def _one(self, batch: ModelInput, lookup: LookedUp) -> tuple[Scores, ...]:
         dense, embeddings, whole = self._user_inputs(batch, lookup, 0, 0, 1)
@@ -272,8 +267,30 @@ class UserStage:
             user = self._split.user(dense, embeddings, whole=whole)
             return self._candidates(batch, lookup, [user], np.array([batch.batch_size]))
 
+    def _inputs_of_users(
+        self, batch: ModelInput, lookup: LookedUp, counts: NDArray[np.int64]
+    ) -> tuple[list[Tensor], Tensor]:
+        """The first stage's inputs of all requests, whose only sequence is packed."""
+        firsts = np.cumsum(counts) - counts
+        inputs: dict[str, Tensor] = {}
+        for at in self._dense:
+            array = batch.dense[at]
+            rows = np.zeros_like(firsts) if len(array) == 1 else firsts
+            inputs[self._dense_names[at]] = tensor_of(array[rows])
+        for one, (names, _, is_users) in zip(lookup.sequences, self._sequences, strict=True):
+            if is_users:
+                inputs.update(zip(names, one.inputs, strict=True))
+        dense = [inputs[name] for name in self._split.shared]
+        return dense, self._by_user.of(lookup.pooled)[tensor_of(firsts)]
+
     def _user_inputs(
-        self, batch: ModelInput, lookup: LookedUp, request: int, first: int, requests: int
+        self,
+        batch: ModelInput,
+        lookup: LookedUp,
+        request: int,
+        first: int,
+        requests: int,
+        packed: Packed | None = None,
     ) -> tuple[list[Tensor], Tensor, bool]:
         """The first stage's inputs of a request, whose first candidate is `first`.
 
@@ -285,11 +302,15 @@ class UserStage:
             array = batch.dense[at]
             row = 0 if len(array) == 1 else first
             inputs[self._dense_names[at]] = tensor_of(array[row : row + 1])
-        for one, (names, spec, is_users) in zip(lookup.sequences, self._sequences, strict=True):
+        for number, (names, spec, is_users) in enumerate(self._sequences):
+            one = lookup.sequences[number]
             if is_users:
+                if packed is not None and packed.sequence == number:
+                    one = _unpacked(one, packed, request)
                 lengths = one.lengths
                 at = request if lengths.shape[0] == requests else first
-                length = int(lengths if lengths.shape[0] == 1 else lengths[at])
+                at = 0 if lengths.shape[0] == 1 else at
+                length = int(lengths[at])
                 whole = whole and (spec.pad_to != "longest" or length > 0)
                 # Most requests have one history, and take it as it is.
                 is_alone = lengths.shape[0] == 1 and length == one.rows.shape[1]
@@ -397,6 +418,16 @@ class _Columns:
         if row is None:
             return array if self._are_all else array[:, self._columns]
         return array[row : row + 1, self._columns] if self._none is None else self._none
+
+
+def _unpacked(one: SequenceRows, packed: Packed, request: int) -> SequenceRows:
+    """The positions of a request."""
+    if len(packed.places) == 1:
+        return one
+    end = int(packed.places[: request + 1].sum())
+    own = slice(end - int(packed.places[request]), end)
+    companions = tuple(companion[:, own] for companion in one.companions)
+    return SequenceRows(one.rows[:, own], one.lengths[request : request + 1], companions)
 
 
 def _padded(array: Tensor, rows: int) -> Tensor:

@@ -37,7 +37,7 @@ class GroupLookup:
 
     def sample_of(self, bag: int) -> int:
         """Sample of a bag; the request, where samples share it."""
-        return bag // self.group.places
+        return int(np.searchsorted(self.group.firsts, bag, side="right")) - 1
 
     def ask(self) -> list[tuple[RemoteStep, ChosenBags]]:
         """Bags for other hosts, with ids relative to their pieces.
@@ -99,7 +99,7 @@ class GroupLookup:
         """Tables whose default rows were taken, and bool `[B]`, the samples that took them."""
         samples, repeats = self.group.samples, self.group.repeats
         for position, lost in self._lost.items():
-            bags = np.logical_or.reduce(lost.numpy().reshape(-1, self.group.places), axis=1)
+            bags = np.logical_or.reduceat(lost.numpy(), self.group.firsts)
             if len(bags) != samples:
                 bags = bags.repeat(samples if repeats is None else repeats)
             yield self.plan.defaults[position].table.name, bags
@@ -108,7 +108,7 @@ class GroupLookup:
         """Tables, and int64 `[B]`, raw ids that hosts did not know, as `LookupWork.unknown`."""
         samples, repeats = self.group.samples, self.group.repeats
         for position, of_bags in self._unknown.items():
-            counts = of_samples = of_bags.reshape(-1, self.group.places).sum(axis=1)
+            counts = of_samples = np.add.reduceat(of_bags, self.group.firsts)
             if len(of_samples) != samples:
                 counts = np.zeros(samples, np.int64)
                 firsts = [0] if repeats is None else np.cumsum(repeats) - repeats

@@ -37,14 +37,14 @@ class Group:
             `samples`, or 1, if `repeats` is None.
         repeats: int64 `[R]`, samples that share each bag.
         out: fp32, a row for each bag or for each sample; written.
-        places: bags of each sample.
+        places: bags of each sample, or int64 `[R]`, of those that share them.
         apart: results of parts of rows that wait for those of other hosts, in order.
         fields: for compiled code.
     """
 
     __slots__ = (
-        *("apart", "fields", "lengths", "out", "places", "plan", "repeats", "samples"),
-        *("values", "weights"),
+        *("_spread", "apart", "fields", "lengths", "out", "places", "plan", "repeats"),
+        *("samples", "values", "weights"),
     )
 
     def __init__(
@@ -54,7 +54,7 @@ class Group:
         repeats: NDArray[np.int64] | None,
         out: Tensor,
         samples: int,
-        places: int = 1,
+        places: int | NDArray[np.int64] = 1,
     ) -> None:
         """`arrays` are values, lengths and weights of checked bags, as in `Bags`."""
         values, lengths, weights = arrays
@@ -73,6 +73,9 @@ class Group:
                 for end, width in zip(ends, plan.apart, strict=True)
             ]
             apart = results.data_ptr()
+        self._spread, of_sample = repeats, places
+        if not isinstance(places, int):
+            self._spread, of_sample = np.repeat(repeats, places), 1  # type: ignore[arg-type]
         self.fields = abi.LookupGroup(
             plan.address,
             values.data_ptr(),
@@ -80,9 +83,9 @@ class Group:
             None if weights is None else weights.data_ptr(),
             features,
             count,
-            None if repeats is None else tensor_of(repeats).data_ptr(),
+            None if self._spread is None else tensor_of(self._spread).data_ptr(),
             samples,
-            places,
+            of_sample,
             out.data_ptr(),
             out.shape[0],
             out.stride(0),
@@ -93,6 +96,14 @@ class Group:
     def bags(self) -> Bags:
         """Its bags."""
         return Bags.trusted(self.values, self.lengths, self.weights)
+
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """Int64 `[R]`, the first bag of each sample, or of those that share bags."""
+        if isinstance(self.places, int):
+            return np.arange(0, self.lengths.shape[1], self.places)
+        firsts: NDArray[np.int64] = np.cumsum(self.places) - self.places
+        return firsts
 
 
 class Choice(NamedTuple):

@@ -23,7 +23,7 @@ from sharded_infer.errors import InternalError, PlanError
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.placed_ids import RowMap
-from sharded_infer.inputs.sequences.layout import GRAIN, SequenceLayout
+from sharded_infer.inputs.sequences.layout import GRAIN, Ints, Packed, SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows
 from sharded_infer.lookups.batch_lookup import look_up_batch
 from sharded_infer.lookups.columns import first_columns, split_features
@@ -137,6 +137,7 @@ class PlanLookups:
         *,
         rows: int,
         grain: int = GRAIN,
+        packed: Packed | None = None,
         deadline: float = inf,
         may_default: bool = False,
     ) -> LookedUp:
@@ -146,6 +147,7 @@ class PlanLookups:
             batch: B samples, with bags for every feature.
             rows: rows of the result, at least B; rows from B on are zeros.
             grain: of the padded lengths of sequences.
+            packed: the sequence that is looked up without padding.
             deadline: for waits on other hosts, on the monotonic clock.
             may_default: allow default rows for a lost host.
 
@@ -160,11 +162,18 @@ class PlanLookups:
             pooled = padded[: batch.batch_size]
         groups = [self._group(batch, turn, group, pooled) for group in self._pooled(batch)]
         sequences: list[SequenceRows] = []
-        for laid_out in self._layout.lay_out(batch, grain) if self._layout else ():
-            sequences.append(SequenceRows.empty(laid_out))
-            flat, places = sequences[-1].rows.view(-1, laid_out.width), laid_out.padded_length
-            bags = laid_out.bags
-            groups.append(self._group(batch, turn, bags, flat, apart=True, places=places))
+        laid_out = self._layout.lay_out(batch, grain, packed) if self._layout else ()
+        for number, one in enumerate(laid_out):
+            sequences.append(SequenceRows.empty(one))
+            flat = sequences[-1].rows.view(-1, one.width)
+            places: int | Ints = one.padded_length
+            repeats = None
+            if packed is not None and packed.sequence == number and len(packed.places) > 1:
+                places, repeats = packed.places, packed.repeats
+            group = self._group(
+                batch, turn, one.bags, flat, apart=True, places=places, repeats=repeats
+            )
+            groups.append(group)
         work = look_up_batch(groups, deadline, self._hosts, may_default=may_default)
         return LookedUp(padded, batch.ids_outside + work.ids_unknown, work, tuple(sequences))
 
@@ -219,12 +228,14 @@ class PlanLookups:
         out: Tensor,
         *,
         apart: bool = False,
-        places: int = 1,
+        places: int | Ints = 1,
+        repeats: Ints | None = None,
     ) -> Group:
         """A group's bags for a lookup into `out`; `apart`: its columns alone."""
         plan = self._plan(turn, group.features, raw=not batch.are_rows, apart=apart)
         samples = batch.batch_size
-        repeats = None if group.batch_size == samples * places else batch.repeats
+        if repeats is None and group.batch_size != samples * places:
+            repeats = batch.repeats
         weights = None if group.weights is None else tensor_of(group.weights)
         arrays = tensor_of(group.values), tensor_of(group.lengths), weights
         return Group(plan, arrays, repeats, out, samples, places)

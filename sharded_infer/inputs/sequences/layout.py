@@ -23,8 +23,27 @@ _N = TypeVar("_N", np.float32, np.int64)
 GRAIN = 8
 
 
+class Packed(NamedTuple):
+    """Positions of one sequence, of R requests one after another without padding.
+
+    Attributes:
+        sequence: its number.
+        firsts, counts: int64 `[R]`, the first position of each request and their number.
+        places: int64 `[R]`, positions laid out: without any, an empty one.
+        repeats: int64 `[R]`, samples of each request.
+    """
+
+    sequence: int
+    firsts: Ints
+    counts: Ints
+    places: Ints
+    repeats: Ints
+
+
 class LaidOut(NamedTuple):
     """One sequence of B samples, or of the R requests that share it, padded to L.
+
+    Packed ones count as one sample of all positions, except in `lengths`.
 
     Attributes:
         bags: of each position of each of its features: lengths `[F, B * L]` of 0 or 1.
@@ -90,14 +109,20 @@ class SequenceLayout:
                 groups.append(group.select(range(count)))
         return tuple(groups)
 
-    def lay_out(self, batch: ModelInput, grain: int = GRAIN) -> tuple[LaidOut, ...]:
+    def lay_out(
+        self, batch: ModelInput, grain: int = GRAIN, packed: Packed | None = None
+    ) -> tuple[LaidOut, ...]:
         """All sequences of a batch with checked ids, their lengths rounded up to a `grain`.
 
         Raises InternalError if the inputs of a sequence have different lengths.
         """
         parts = _parts(g for g in batch.groups if g.features[-1] >= self._pooled)
         gaps = batch.may_have_gaps
-        return tuple([_laid_out(place, parts, grain, may_have_gaps=gaps) for place in self._places])
+        laid_out = []
+        for number, place in enumerate(self._places):
+            own = packed if packed is not None and packed.sequence == number else None
+            laid_out.append(_laid_out(place, parts, grain, own, may_have_gaps=gaps))
+        return tuple(laid_out)
 
 
 def _parts(groups: Iterable[JaggedBatch]) -> dict[int, tuple[Ints, Ints]]:
@@ -115,17 +140,28 @@ def _parts(groups: Iterable[JaggedBatch]) -> dict[int, tuple[Ints, Ints]]:
 
 
 def _laid_out(
-    place: _Place, parts: dict[int, tuple[Ints, Ints]], grain: int, *, may_have_gaps: bool
+    place: _Place,
+    parts: dict[int, tuple[Ints, Ints]],
+    grain: int,
+    packed: Packed | None,
+    *,
+    may_have_gaps: bool,
 ) -> LaidOut:
     spec = place.spec
     lengths = parts[place.features[0]][1]
-    longest = max(1, int(lengths[0] if len(lengths) == 1 else lengths.max(initial=1)))
-    kept = lengths if longest <= spec.max_length else _kept(lengths, spec)
-    longest = min(longest, spec.max_length)
-    rounded = min(-(-longest // grain) * grain, spec.max_length)
-    padded = spec.max_length if spec.pad_to == "max_length" else rounded
-    sources, targets = _places(lengths, kept, padded, spec)
-    grid = np.zeros((len(place.features), len(lengths) * padded), np.int64)
+    if packed is None:
+        longest = max(1, int(lengths[0] if len(lengths) == 1 else lengths.max(initial=1)))
+        kept = lengths if longest <= spec.max_length else _kept(lengths, spec)
+        longest = min(longest, spec.max_length)
+        rounded = min(-(-longest // grain) * grain, spec.max_length)
+        padded = spec.max_length if spec.pad_to == "max_length" else rounded
+        sources, targets = _places(lengths, kept, padded, spec)
+        shape = len(lengths), padded
+    else:
+        kept = packed.counts
+        sources, targets, total = _packed_places(lengths, packed)
+        shape = 1, total
+    grid = np.zeros((len(place.features), shape[0] * shape[1]), np.int64)
     values = []
     for row, feature, is_raw in zip(grid, place.features, place.raw, strict=True):
         ids, of_feature = parts[feature]
@@ -138,7 +174,6 @@ def _laid_out(
             chosen = chosen[there]
         values.append(chosen)
     companions: list[NDArray[np.float32] | Ints] = []
-    shape = len(lengths), padded
     for feature, width in zip(place.numbers, place.widths, strict=True):
         bits, of_feature = parts[feature]
         _check(of_feature, lengths, width)
@@ -151,15 +186,15 @@ def _laid_out(
         companions.append(_in_places(ids.copy(), sources, targets, shape))
     joined = values[0] if len(values) == 1 else np.concatenate(values)
     bags = JaggedBatch.trusted(place.features, joined, grid, None)
-    return LaidOut(bags, kept, tuple(companions), padded, place.width, spec.shortest)
+    return LaidOut(bags, kept, tuple(companions), shape[1], place.width, spec.shortest)
 
 
-def window(length: int, spec: SequenceSpec) -> tuple[int, int]:
-    """The first position that is used of a history, and the number of them."""
-    if length <= spec.max_length:
-        return 0, length
-    kept = int(_kept(np.array([length]), spec)[0])
-    return length - kept if spec.keep == "last" else 0, kept
+def windows(lengths: Ints, spec: SequenceSpec) -> tuple[Ints, Ints]:
+    """The first position that is used of each history, and the number of them."""
+    if int(lengths[0] if len(lengths) == 1 else lengths.max(initial=0)) <= spec.max_length:
+        return np.zeros_like(lengths), lengths
+    kept = _kept(lengths, spec)
+    return lengths - kept if spec.keep == "last" else np.zeros_like(lengths), kept
 
 
 def _kept(lengths: Ints, spec: SequenceSpec) -> Ints:
@@ -189,6 +224,20 @@ def _places(
     begins = np.cumsum(kept) - kept
     counted = np.arange(int(kept.sum()))
     return counted + np.repeat(first - begins, kept), counted + np.repeat(starts - begins, kept)
+
+
+def _packed_places(lengths: Ints, packed: Packed) -> tuple[Ints | slice, Ints | slice, int]:
+    """As `_places`, and the number of all positions."""
+    counts, places = packed.counts, packed.places
+    if len(lengths) == 1:
+        first, count = int(packed.firsts[0]), int(counts[0])
+        return slice(first, first + count), slice(0, count), int(places[0])
+    ends = np.cumsum(counts)
+    counted, begins, total = np.arange(ends[-1]), ends - counts, int(places.sum())
+    sources = counted + np.repeat(np.cumsum(lengths) - lengths + packed.firsts - begins, counts)
+    if total == len(counted):
+        return sources, slice(0, total), total
+    return sources, counted + np.repeat(np.cumsum(places) - places - begins, counts), total
 
 
 def _in_places(

@@ -31,10 +31,10 @@ class SequenceRows(NamedTuple):
     @classmethod
     def empty(cls, laid_out: LaidOut) -> "SequenceRows":
         """Unwritten rows of a layout."""
-        lengths = laid_out.lengths
+        positions, padded = laid_out.bags.batch_size, laid_out.padded_length
         return cls(
-            torch.empty(len(lengths), laid_out.padded_length, laid_out.width),
-            tensor_of(lengths),
+            torch.empty(positions // padded, padded, laid_out.width),
+            tensor_of(laid_out.lengths),
             tuple([tensor_of(one) for one in laid_out.companions]),
             laid_out.shortest,
         )

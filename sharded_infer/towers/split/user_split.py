@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.abi.user_states import StateOwner
-from kernels.sequences.user_states import BLOCK_POSITIONS, Prefix, UserStates
+from kernels.sequences.user_states import (
+    BLOCK_POSITIONS,
+    HistoryColumn,
+    Prefixes,
+    UserStates,
+)
 from sharded_infer.errors import InternalError
 from sharded_infer.towers.lowering.joined.growing_stage import GrowingStage
 from sharded_infer.towers.program.tower_inputs import TowerInputs
@@ -66,7 +71,7 @@ class UserSplit:
         return made
 
     def behind(
-        self, dense: Sequence[Tensor], embeddings: Tensor, prefix: Prefix
+        self, dense: Sequence[Tensor], embeddings: Tensor, prefix: Prefixes
     ) -> tuple[Tensor, ...] | None:
         """As `user` of a growing stage, whose sequence has the positions behind a prefix.
 
@@ -82,21 +87,25 @@ class UserSplit:
         embeddings: Tensor,
         own_dense: Sequence[Tensor],
         own_embeddings: Tensor,
-        prefix: Prefix | None = None,
+        positions: NDArray[np.int64] | None = None,
+        counts: NDArray[np.int64] | None = None,
+        prefixes: Prefixes | None = None,
     ) -> tuple[NDArray[np.float32], ...] | None:
-        """Both stages for one request whose sequences have no padding, with their bits.
+        """Both stages for requests whose sequences have no padding, with their bits.
 
-        Callers need not be in inference mode. `dense` and `embeddings` are those of `user`,
-        `own_dense` and `own_embeddings` those of `candidates`.
+        Callers need not be in inference mode. `dense` and `embeddings` are those of `user`, of one
+        request after another, `own_dense` and `own_embeddings` those of `candidates`. The other
+        arguments are those of `JoinedStages`.
 
         Returns:
-            fp32 `[C]` of each output; None if it takes more than one call, or the prefix is no
-            longer kept.
+            fp32 `[C]` of each output; None if it takes more than one call, or a prefix is no longer
+            kept.
         """
         call = self.program.together
         if call is None:
             return None
-        return call((*dense, embeddings), (*own_dense, own_embeddings), prefix)
+        own = *own_dense, own_embeddings
+        return call((*dense, embeddings), own, positions, counts, prefixes)
 
     def candidates(
         self,
@@ -166,15 +175,17 @@ def _difference(
     embeddings = samples[inputs.names[-1]][:1, positions]
     user = [*(samples[name][:1].contiguous() for name in shared), embeddings.contiguous()]
     states, owner = UserStates(_CHECK_BYTES), StateOwner()
-    ids = np.arange(length)
+    lengths = np.array([length])
+    history = HistoryColumn(np.arange(length), lengths, 1)
     largest = 0.0
     with torch.inference_mode():
         stage = program.whole or program.request
         expected: tuple[Tensor, ...] = stage(*user)
         for _ in range(2):  # nothing is known, then all but the last block
-            prefix = states.prefix(owner, [ids], length)
+            prefix = states.prefixes(owner, [history], np.zeros_like(lengths), lengths)
+            known = int(prefix.positions[0])
             behind = [
-                tensor[:, prefix.positions :].contiguous() if at in growing.by_position else tensor
+                tensor[:, known:].contiguous() if at in growing.by_position else tensor
                 for at, tensor in enumerate(user)
             ]
             results = growing(behind, prefix)

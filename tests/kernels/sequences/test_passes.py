@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,7 +88,7 @@ def test_a_layer_has_the_bits_of_its_passes(
     )
     history = numbers(positions, WIDTH, seed=4)
     found = torch.empty(1, positions, WIDTH), torch.empty(1, WIDTH)
-    passes(positions, [history], found)
+    passes(np.array([positions]), [history], found)
     steps, three = rows(history.unsqueeze(0), constant[LONGEST - positions :].unsqueeze(0))
     mixed = attention.of_heads(three, three, three, heads=HEADS, columns=COLUMNS)
     [expected] = after(steps, mixed)
@@ -113,10 +114,10 @@ def test_candidates_share_a_memory_of_one_row(
     )
     history, own = numbers(7, WIDTH, seed=4), numbers(candidates, WIDTH, seed=6)
     found = torch.empty(candidates, WIDTH)
-    passes(7, [history, own], [found], candidates=candidates)
+    passes(np.array([7]), [history, own], [found], candidates=np.array([candidates]))
     assert torch.equal(found, (history[-1] + history[0]) + own)
-    with pytest.raises(InputError, match="expected fp32 of"):
-        passes(7, [history, own], [found], candidates=candidates + 1)
+    with pytest.raises(InputError, match="expected .* numbers, got"):
+        passes(np.array([7]), [history, own], [found], candidates=np.array([candidates + 1]))
 
 
 @every_set
@@ -144,7 +145,7 @@ def test_biases_by_age_are_the_functions_and_what_is_fixed(
         instruction_set=instruction_set,
     )
     found = torch.empty(positions, positions)
-    passes(positions, [ages], [found])
+    passes(np.array([positions]), [ages], [found])
     apart = ages - ages.unsqueeze(1)
     expected = function(-apart if turned else apart)
     if has_fixed:
@@ -184,7 +185,7 @@ def test_attention_reads_only_the_biases_that_a_causal_pass_writes(
     )
     three, ages = numbers(1, positions, 3 * WIDTH, seed=6), numbers(positions, 1, seed=1) * 30
     found = torch.empty(positions, WIDTH), torch.empty(WIDTH)
-    passes(positions, [three, ages], found)
+    passes(np.array([positions]), [three, ages], found)
     bias = function(ages.flatten() - ages)
     columns = {"heads": HEADS, "columns": COLUMNS}
     expected = attention.of_heads(three, three, three, bias, **columns)  # type: ignore[arg-type]
@@ -198,12 +199,16 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     steps = RowStepping(summed(fastest), list(map(Operand, memories)))
     passes = Passes(memories[:2], memories[2:], [steps])
     rows, out = numbers(5, WIDTH), torch.empty(5, WIDTH)
-    passes(5, [rows, rows], [out])
-    for wrong in (rows[:4], rows.double(), numbers(WIDTH, 5).t()):
-        with pytest.raises(InputError, match="expected fp32 of 120 numbers without gaps, got"):
-            passes(5, [rows, wrong], [out])
-    with pytest.raises(InputError, match="expected fp32 of 96 numbers"):
-        passes(4, [rows, rows], [out])
+    passes(np.array([5]), [rows, rows], [out])
+    for wrong in (rows.double(), numbers(WIDTH, 5).t()):
+        with pytest.raises(InputError, match="expected fp32 without gaps, got"):
+            passes(np.array([5]), [rows, wrong], [out])
+    with pytest.raises(InputError, match=r"expected 120 numbers, got \[4, 24\]"):
+        passes(np.array([5]), [rows, rows[:4]], [out])
+    with pytest.raises(InputError, match=r"expected 96 numbers, got \[5, 24\]"):
+        passes(np.array([4]), [rows, rows], [out])
+    with pytest.raises(InputError, match=r"expected 144 numbers, got \[5, 24\]"):
+        passes(np.array([4, 2]), [rows, rows], [out])
 
 
 def test_steps_of_another_instruction_set_are_refused() -> None:

@@ -20,13 +20,20 @@ import torch
 from torch import Tensor
 
 from kernels.abi import user_states as abi
-from kernels.abi.passes import LAST_ROW, POSITIONS, Keeping
+from kernels.abi.passes import LAST_ROW, POSITIONS
 from kernels.abi.row_steps import StepKind
+from kernels.abi.user_states import Keeping
 from kernels.errors import InputError
 from kernels.sequences.passes import Memory, Operand, Passes, RowStepping, StateColumns
 from kernels.sequences.row_step import Columns, RowStep
 from kernels.sequences.row_steps import RowSteps
-from kernels.sequences.user_states import BLOCK_POSITIONS, NAME_BYTES, Prefix, UserStates
+from kernels.sequences.user_states import (
+    BLOCK_POSITIONS,
+    NAME_BYTES,
+    HistoryColumn,
+    Prefixes,
+    UserStates,
+)
 from tests.kernels.drawn import numbers
 
 pytestmark = pytest.mark.rest
@@ -195,7 +202,7 @@ def test_the_least_worth_leaves(kind: str) -> None:
     states, owner = UserStates(200_000), owner_of(1)
     seconds = 1e6 if kind == "saved" else 1.0
     history = History((1,), 1)
-    [name] = names_of(states.prefix(owner, history.columns, history.positions), history)
+    [name] = names_of(prefixes_of(states, owner, history), history)
     states.write(owner, name, b"1", seconds)
     states.write(owner, name_of(1), bytes(30 * CHUNK), 1.0)
     for number in range(2, 2000):
@@ -203,7 +210,7 @@ def test_the_least_worth_leaves(kind: str) -> None:
         if kind == "read":
             assert states.read(name) is not None
         if kind == "found":
-            assert states.prefix(owner, history.columns, history.positions).positions
+            assert known_by(prefixes_of(states, owner, history))
         if kind == "small":
             states.read(name_of(1))
     assert owner.evictions > 1800
@@ -223,7 +230,7 @@ def test_later_blocks_leave_first(are_found: bool) -> None:
     if are_found:
         for name in names:
             states.write(owner, name, bytes(5000), 1.0)
-        assert runs.prefix(owner, history).positions == 1600
+        assert known_by(runs.prefix(owner, history)) == 1600
     else:
         assert runs.run(prefix, history)
     for number in range(115):
@@ -258,13 +265,21 @@ def test_names_are_keyed_hashes_of_owners_and_positions() -> None:
     inputs = np.arange(32, dtype=np.int64)
     expected = "7d1843d992ad8c64c8075527206c0f20"
     for columns in ([], [inputs], [inputs[:16], inputs[16:]]):
-        fields = [field for column in columns for field in (column.ctypes.data, len(column) // 16)]
+        lengths = [np.array([len(column)]) for column in columns]
+        fields = [
+            field
+            for column, length in zip(columns, lengths, strict=True)
+            for field in (column.ctypes.data, length.ctypes.data, len(column) // 16)
+        ]
         read, names = (ctypes.c_int64 * len(fields))(*fields), (ctypes.c_uint64 * 2)()
+        first, positions, blocks = np.array([0]), np.array([16]), abi.KnownBlocks(count=7)
         search = abi.PrefixSearch(
-            address, ctypes.addressof(owner), ctypes.addressof(read), len(columns), 16,
-            ctypes.addressof(names),
+            address, ctypes.addressof(owner), ctypes.addressof(read), len(columns),
+            first.ctypes.data, positions.ctypes.data, 1,
+            ctypes.addressof(names), ctypes.addressof(blocks), 0,
         )  # fmt: skip
-        assert abi.states_find(search) == 0
+        abi.states_find(search)
+        assert blocks.count == 0
         empty = "6ee2a4ca67b054bbfd3315bf85230577"
         assert bytes(names).hex() == (expected if columns else empty)
 
@@ -313,19 +328,19 @@ class Runs:
     def __init__(self, states: UserStates, *, is_bfloat: bool = False) -> None:
         self.states, self._passes, self._is_bfloat = states, sums(), is_bfloat
 
-    def prefix(self, owner: abi.StateOwner, history: History) -> Prefix:
-        return self.states.prefix(owner, history.columns, history.positions)
+    def prefix(self, owner: abi.StateOwner, history: History) -> Prefixes:
+        return prefixes_of(self.states, owner, history)
 
-    def run(self, prefix: Prefix, history: History) -> bool:
-        behind = history.rows[prefix.positions :].unbind(1)
+    def run(self, prefix: Prefixes, history: History) -> bool:
+        behind = history.rows[known_by(prefix) :].unbind(1)
         out, ends = torch.empty(history.positions, WIDTH), torch.empty(WIDTH)
         inputs = [rows.contiguous() for rows in behind]
-        if not self._passes(history.positions, inputs, [out, ends], blocks=prefix.blocks):
+        if not self._passes(np.array([history.positions]), inputs, [out, ends], prefixes=prefix):
             return False
         first, second = history.rows.unbind(1)
         known = first.clone(), first + second
         for rows in known:
-            rows[: prefix.positions] = self.stored(rows[: prefix.positions])
+            rows[: known_by(prefix)] = self.stored(rows[: known_by(prefix)])
         assert torch.equal(out, known[1]) and torch.equal(ends, known[0][0] + known[0][-1])
         return True
 
@@ -343,7 +358,26 @@ class Runs:
         )
 
 
-def names_of(prefix: Prefix, history: History) -> list[bytes]:
+def prefixes_of(states: UserStates, owner: abi.StateOwner, *histories: History) -> Prefixes:
+    positions = np.array([history.positions for history in histories])
+    columns = [
+        HistoryColumn(np.concatenate(parts), positions * width, width)
+        for parts, width in zip(
+            zip(*(one.columns for one in histories), strict=True), (1, 2), strict=True
+        )
+    ]
+    return states.prefixes(owner, columns, np.zeros_like(positions), positions)
+
+
+def known_by(prefix: Prefixes) -> int:
+    return int(prefix.positions[0])
+
+
+def table_of(prefix: Prefixes) -> int:
+    return int(prefix.blocks["table"][0])
+
+
+def names_of(prefix: Prefixes, history: History) -> list[bytes]:
     names = bytes(prefix.held[0])  # type: ignore[call-overload]
     whole = history.positions // BLOCK_POSITIONS
     return [names[at * NAME_BYTES :][:NAME_BYTES] for at in range(whole)]
@@ -366,8 +400,8 @@ def test_random_histories_find_their_longest_kept_beginning(
         prefix = runs.prefix(owners[by], history)
         names = names_of(prefix, history)
         most = (history.positions - 1) // BLOCK_POSITIONS
-        known = prefix.positions // BLOCK_POSITIONS
-        assert prefix.positions % BLOCK_POSITIONS == 0 and known <= most
+        known = known_by(prefix) // BLOCK_POSITIONS
+        assert known_by(prefix) % BLOCK_POSITIONS == 0 and known <= most
         if most_bytes > 1 << 20:
             beginnings = [(by, *blocks[: at + 1]) in kept for at in range(most)]
             assert known == [*beginnings, False].index(False)
@@ -376,9 +410,9 @@ def test_random_histories_find_their_longest_kept_beginning(
             # A table of one shard, which reads blocks as whole states.
             read = [states.read(name) is not None for name in names[:most]]
             assert known == [*read, False].index(False)
-        prefix.blocks.keeping = draw.choice([Keeping.ALL, Keeping.WORTHWHILE])
+        prefix.blocks["keeping"] = draw.choice([Keeping.ALL, Keeping.WORTHWHILE])
         if most_bytes > 1 << 20:
-            prefix.blocks.keeping = Keeping.ALL
+            prefix.blocks["keeping"] = Keeping.ALL
         assert runs.run(prefix, history)
         continued += known
         if most_bytes < 1 << 20:
@@ -391,11 +425,62 @@ def test_random_histories_find_their_longest_kept_beginning(
         assert total == len(kept)
 
 
+@every_dtype
+def test_histories_of_one_call_are_found_and_computed_apart(is_bfloat: bool) -> None:
+    states, draw = UserStates(33 << 20, is_bfloat=is_bfloat), random.Random(8)
+    runs, owner, passes = Runs(states, is_bfloat=is_bfloat), owner_of(1), sums()
+    continued = 0
+    for _ in range(60):
+        histories = [
+            History([draw.randrange(3) for _ in range(draw.randrange(5))], draw.randrange(1, 16))
+            for _ in range(draw.randrange(1, 6))
+        ]
+        alone = [runs.prefix(owner, history) for history in histories]
+        together = prefixes_of(states, owner, *histories)
+        known = together.positions.tolist()
+        assert known == [known_by(prefix) for prefix in alone]
+        positions = np.array([history.positions for history in histories])
+        behind = [one.rows[first:] for one, first in zip(histories, known, strict=True)]
+        inputs = [rows.contiguous() for rows in torch.cat(behind).unbind(1)]
+        out, ends = torch.empty(int(positions.sum()), WIDTH), torch.empty(len(histories), WIDTH)
+        assert passes(positions, inputs, [out, ends], prefixes=together)
+        expected = [torch.empty(0, WIDTH)], [torch.empty(0, WIDTH)]
+        for history, prefix, first in zip(histories, alone, known, strict=True):
+            own = [rows.contiguous() for rows in history.rows[first:].unbind(1)]
+            found = torch.empty(history.positions, WIDTH), torch.empty(1, WIDTH)
+            assert passes(np.array([history.positions]), own, found, prefixes=prefix)
+            for kept, result in zip(expected, found, strict=True):
+                kept.append(result)
+        assert torch.equal(out, torch.cat(expected[0])) and torch.equal(
+            ends, torch.cat(expected[1])
+        )
+        continued += sum(known)
+    assert continued > 1000
+
+
+def test_positions_before_the_first_used_one_do_not_count() -> None:
+    states, owner = UserStates(1 << 20), owner_of(1)
+    runs, first, second = Runs(states), History((1, 2), 3), History((3,), 2)
+    assert runs.run(runs.prefix(owner, first), first)
+    positions, firsts = np.array([first.positions, second.positions]), np.array([5, 0])
+    columns = [
+        HistoryColumn(
+            np.concatenate([np.full(5 * width, 9), before, after]),
+            (positions + firsts) * width,
+            width,
+        )
+        for before, after, width in zip(first.columns, second.columns, (1, 2), strict=True)
+    ]
+    assert states.prefixes(owner, columns, firsts, positions).positions.tolist() == [32, 0]
+    assert runs.run(runs.prefix(owner, second), second)
+    assert states.prefixes(owner, columns, firsts, positions).positions.tolist() == [32, 16]
+
+
 def test_every_input_of_a_position_is_in_its_blocks_name() -> None:
     states, owner = UserStates(200_000), owner_of(1)
     runs, history = Runs(states), History((1, 2, 3), 1)
     assert runs.run(runs.prefix(owner, history), history)
-    assert runs.prefix(owner, history).positions == 48
+    assert known_by(runs.prefix(owner, history)) == 48
     for column in history.columns:
         width = len(column) // history.positions
         for at in range(len(column)):
@@ -403,7 +488,7 @@ def test_every_input_of_a_position_is_in_its_blocks_name() -> None:
                 column[at] ^= np.int64(np.uint64(1 << bit).view(np.int64))
                 block = at // width // BLOCK_POSITIONS
                 expected = min(block, 3) * BLOCK_POSITIONS
-                assert runs.prefix(owner, history).positions == expected
+                assert known_by(runs.prefix(owner, history)) == expected
                 column[at] ^= np.int64(np.uint64(1 << bit).view(np.int64))
 
 
@@ -416,9 +501,9 @@ def test_a_whole_history_is_never_known() -> None:
     assert states.counts(owner)[0] == 4
     for whole in (1, 2, 3, 4):
         history = History((1, 2, 3, 4)[:whole])
-        assert runs.prefix(owner, history).positions == (whole - 1) * BLOCK_POSITIONS
+        assert known_by(runs.prefix(owner, history)) == (whole - 1) * BLOCK_POSITIONS
         longer = History((1, 2, 3, 4)[:whole], 1)
-        assert runs.prefix(owner, longer).positions == whole * BLOCK_POSITIONS
+        assert known_by(runs.prefix(owner, longer)) == whole * BLOCK_POSITIONS
 
 
 @every_dtype
@@ -428,7 +513,7 @@ def test_an_evicted_block_ends_the_call(is_bfloat: bool) -> None:
     history = History((1, 2), 3)
     assert runs.run(runs.prefix(owner, history), history)
     prefix = runs.prefix(owner, history)
-    assert prefix.positions == 32
+    assert known_by(prefix) == 32
     states.write(owner, name_of(1), bytes(chunks * CHUNK), 1.0, is_always=True)
     assert not runs.run(prefix, history)
     # Nothing is kept of a call that found no block.
@@ -448,9 +533,9 @@ def test_keeping_decides_which_blocks_are_kept() -> None:
         known = []
         for _ in range(2):
             prefix = runs.prefix(owner, history)
-            prefix.blocks.keeping = keeping
+            prefix.blocks["keeping"] = keeping
             assert runs.run(prefix, history)
-            known.append(runs.prefix(owner, history).positions // BLOCK_POSITIONS)
+            known.append(known_by(runs.prefix(owner, history)) // BLOCK_POSITIONS)
         assert known == expected
         states.write(owner, name_of(2 + keeping.value), bytes(chunks * CHUNK), 1.0, is_always=True)
 
@@ -469,12 +554,12 @@ def test_bf16_states_are_rounded_to_the_nearest_even() -> None:
     history.rows = torch.from_numpy(words.view(np.float32)).view(64, 2, WIDTH)
     passes, empty = sums(), [torch.empty(64, WIDTH), torch.empty(WIDTH)]
     first, second = (rows.contiguous() for rows in history.rows.unbind(1))
-    prefix = states.prefix(owner, history.columns, history.positions)
-    assert passes(64, [first, second], empty, blocks=prefix.blocks)
-    prefix = states.prefix(owner, history.columns, history.positions)
-    assert prefix.positions == 48
+    prefix = prefixes_of(states, owner, history)
+    assert passes(np.array([64]), [first, second], empty, prefixes=prefix)
+    prefix = prefixes_of(states, owner, history)
+    assert known_by(prefix) == 48
     out = torch.empty(64, WIDTH)
-    assert passes(64, [first[48:], second[48:]], [out, empty[1]], blocks=prefix.blocks)
+    assert passes(np.array([64]), [first[48:], second[48:]], [out, empty[1]], prefixes=prefix)
     expected = empty[0][:48].bfloat16().float()
     assert torch.allclose(out[:48], expected, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(out[:48].isnan(), empty[0][:48].isnan())
@@ -495,7 +580,7 @@ def hammered(states: UserStates, runs: Runs, seed: int, turns: int) -> None:
         assert bytes_of(states.read(name)) in (None, state)
         history = History([draw.randrange(2) for _ in range(3)], 1 + draw.randrange(15))
         prefix = runs.prefix(owner, history)
-        prefix.blocks.keeping = draw.choice(list(Keeping))
+        prefix.blocks["keeping"] = draw.choice(list(Keeping))
         runs.run(prefix, history)
 
 
@@ -554,7 +639,7 @@ def test_processes_read_what_others_wrote() -> None:
         assert status_of(child) == 0
     assert bytes_of(states.read(name_of(1))) == state
     prefix = runs.prefix(owner, mine)
-    assert prefix.positions == 32 and runs.run(prefix, mine)
+    assert known_by(prefix) == 32 and runs.run(prefix, mine)
     assert states.counts(owner)[0] == 4 and not owner.evictions
 
 
@@ -577,14 +662,14 @@ def test_a_process_that_dies_inside_a_shard_empties_it() -> None:
             states.write(owner, name_of(number), bytes(3000), 1.0)
         prefix = runs.prefix(owner, history)
         assert runs.run(prefix, history)
-        table, name = prefix.blocks.table, name_of(-turn - 1)
+        table, name = table_of(prefix), name_of(-turn - 1)
         # The state lies where no memory is.
         unmapped = partial(abi.states_write, table, owner, name, 8, 70_000, 1.0, 1)
         with forked(unmapped) as child:
             assert status_of(child) == -signal.SIGSEGV
         assert states.read(name) is None
         assert states.counts(owner) == (0, 0)
-        assert runs.prefix(owner, history).positions == 0
+        assert known_by(runs.prefix(owner, history)) == 0
         if turn % 5 == 0:
             checked(states, runs)
         states.write(owner, name, b"after", 1.0, is_always=True)
@@ -622,7 +707,7 @@ def test_killed_processes_leave_a_table_that_works() -> None:
 def test_a_process_that_stops_inside_a_shard_holds_nobody_up() -> None:
     states, owner, name = UserStates(300_000), owner_of(1), name_of(1)
     runs, history = Runs(states), History((1, 2), 1)
-    table = runs.prefix(owner, history).blocks.table
+    table = table_of(runs.prefix(owner, history))
     states.write(owner, name, b"kept", 1.0)
 
     def work() -> None:
@@ -637,7 +722,7 @@ def test_a_process_that_stops_inside_a_shard_holds_nobody_up() -> None:
         states.write(owner, name_of(3), b"not kept", 1.0)
         assert states.counts(owner) == (0, 0)
         prefix = runs.prefix(owner, history)
-        assert prefix.positions == 0
+        assert known_by(prefix) == 0
         assert runs.run(prefix, history)
         os.kill(child, signal.SIGKILL)
         assert status_of(child) == -signal.SIGKILL
@@ -659,6 +744,6 @@ def test_a_histories_first_missing_block_decides_for_those_behind_it() -> None:
         known = []
         for _ in range(3):
             prefix = runs.prefix(owner, history)
-            known.append(prefix.positions // BLOCK_POSITIONS)
+            known.append(known_by(prefix) // BLOCK_POSITIONS)
             assert runs.run(prefix, history)
         assert known == [0, 0, 60]

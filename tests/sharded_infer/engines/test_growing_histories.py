@@ -156,17 +156,21 @@ def test_random_histories_score_as_without_a_cache(model: Model) -> None:
     assert cache.hits > COUNT / 4
 
 
-def test_requests_of_one_batch_are_continued_apart(model: Model) -> None:
-    histories = list(random_histories(40, seed=1))
-    batches = [histories[at : at + 5] for at in range(0, 40, 5)]
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_requests_of_one_batch_are_computed_apart(model: Model, is_cached: bool) -> None:
+    generator, histories = np.random.default_rng(1), list(random_histories(COUNT // 5, seed=1))
     without(model)
-    plain = [[model.engine.run(request_of(model, one)).scores[0] for one in b] for b in batches]
-    cache = cached(model, UserStates(1 << 20))
-    for batch, expected in zip(batches, plain, strict=True):
-        results = run_together(model, [request_of(model, one) for one in batch])
-        for result, scores in zip(results, expected, strict=True):
-            np.testing.assert_allclose(result.scores[0], scores, rtol=1e-6)
-    assert cache.hits > 10
+    requests = [request_of(model, one) for one in histories]
+    plain = [model.engine.run(request).scores[0] for request in requests]
+    cache = cached(model, UserStates(1 << 20)) if is_cached else None
+    at = 0
+    while at < len(histories):
+        end = at + int(generator.integers(1, 7))
+        results = run_together(model, requests[at:end])
+        for result, scores in zip(results, plain[at:end], strict=True):
+            assert np.array_equal(result.scores[0], scores)
+        at = end
+    assert cache is None or cache.hits > COUNT / 20
 
 
 def test_states_in_bf16_take_half_the_memory_and_change_scores_little(model: Model) -> None:
@@ -262,9 +266,10 @@ def test_prepared_states_are_kept_even_while_memory_is_short(model: Model) -> No
 class WithUser(Encoder):
     """A user's own features beside their history, in the user's stage and the candidates'."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_product: bool) -> None:
         super().__init__("with user")
-        self.join = nn.Linear(2 * DIM + 1, DIM)
+        self.join, self.by_product = nn.Linear(2 * DIM + 1, DIM), by_product
+        self.top = nn.Sequential(nn.Linear(2 * DIM, 8), nn.ReLU(), nn.Linear(8, 1))
 
     def forward(  # type: ignore[override]
         self, country: Tensor, history: Tensor, history_lengths: Tensor, embeddings: Tensor
@@ -274,10 +279,16 @@ class WithUser(Encoder):
         steps = self.layers(history + self.positions(order), mask=order > order.unsqueeze(1))
         last = (history_lengths - 1).clamp(min=0).view(-1, 1, 1).expand(-1, 1, DIM)
         seen = steps.gather(1, last).squeeze(1)
-        return torch.sigmoid((self.join(torch.cat([seen, user, country], 1)) * candidate).mean(1))
+        state = self.join(torch.cat([seen, user, country], 1))
+        if self.by_product:
+            return torch.sigmoid((state * candidate).mean(1))
+        return torch.sigmoid(self.top(torch.cat([state, candidate], 1)).squeeze(1))
 
 
-def test_a_users_own_features_change_without_their_historys_states(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_product", [False, True])
+def test_a_users_own_features_change_without_their_historys_states(
+    tmp_path: Path, by_product: bool
+) -> None:
     torch.manual_seed(0)
     spec = ModelSpec(
         "ranker",
@@ -294,19 +305,23 @@ def test_a_users_own_features_change_without_their_historys_states(tmp_path: Pat
         "user": nn.EmbeddingBag(60, DIM, mode="sum"),
         "item": nn.Embedding(ITEMS, DIM),
     }
-    model = open_model(publish(spec, tables, WithUser().eval(), tmp_path).path, verify=False)
+    model = open_model(
+        publish(spec, tables, WithUser(by_product=by_product).eval(), tmp_path).path, verify=False
+    )
     assert str(model.kept_states).startswith("by positions")
     history = np.random.default_rng(2).integers(0, ITEMS, 60)
 
-    def run(user: int, length: int) -> NDArray[np.float32]:
+    def request(user: int, length: int) -> ModelInput:
         arrays = {
             "user": np.array([[user]]),
             "country": np.full((1, 1), user / 7, np.float32),
             HISTORY: history[None, :length],
             "candidate": np.arange(CANDIDATES),
         }
-        batch = InputPolicy(spec).apply(make_input(spec, arrays))
-        return model.engine.run(batch).scores[0]
+        return InputPolicy(spec).apply(make_input(spec, arrays))
+
+    def run(user: int, length: int) -> NDArray[np.float32]:
+        return model.engine.run(request(user, length)).scores[0]
 
     asked = [(user, length) for length in range(20, 61, 4) for user in range(3)]
     plain = [run(user, length) for user, length in asked]
@@ -316,3 +331,7 @@ def test_a_users_own_features_change_without_their_historys_states(tmp_path: Pat
         assert np.array_equal(run(user, length), expected)
     # All but the first of these have the beginning of another user's history.
     assert cache.hits == len(asked) - 1
+    for at in range(0, len(asked), 4):
+        results = run_together(model, [request(*one) for one in asked[at : at + 4]])
+        for result, expected in zip(results, plain[at:], strict=False):
+            assert np.array_equal(result.scores[0], expected)

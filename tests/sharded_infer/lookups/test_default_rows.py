@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 
 from sharded_infer.errors import ShardHostError
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.sequences.layout import Packed
 from sharded_infer.lookups.lookup_work import LookedUp
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.sharded_infer.inputs.bags import bags_of
 from tests.sharded_infer.lookups.test_batch_lookup import Deploy, Deployment, lose
 from tests.sharded_infer.lookups.test_batch_lookup import deploy as deploy
 from tests.sharded_infer.lookups.test_batch_lookup import threads as threads
 from tests.sharded_infer.lookups.test_plan_lookups import FEATURES, PLANS, SPEC, inputs, rows_of
+from tests.sharded_infer.lookups.test_sequence_rows import SEQUENCES, input_of
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -37,11 +40,15 @@ def spec_with(tables: Sequence[str]) -> ModelSpec:
 
 
 def front_without(
-    deployment: Deployment, lost: int, tables: Sequence[str] = tuple(ROWS)
+    deployment: Deployment,
+    lost: int,
+    tables: Sequence[str] = tuple(ROWS),
+    sequences: Mapping[str, SequenceSpec] | None = None,
 ) -> PlanLookups:
     """A front of no rows of its own, whose host `lost` fails."""
     hosts = deployment.hosts((), **{f"host_{lost}": lose})
-    return PlanLookups(spec_with(tables), deployment.placed, {}, hosts=hosts)
+    spec = replace(spec_with(tables), sequences=SPEC.sequences if sequences is None else sequences)
+    return PlanLookups(spec, deployment.placed, {}, hosts=hosts)
 
 
 def expected(
@@ -98,6 +105,40 @@ def test_what_samples_share_takes_default_rows_apart_too(deploy: Deploy, plan: s
             owners = np.arange(len(asked.repeats)).repeat(asked.repeats)
         together = torch.cat([own.pooled[:6], shared[owners]], dim=1)
         check(LookedUp(together, 0, own.work), pooled, samples)
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_samples_of_packed_sequences_take_default_rows_as_those_of_padded_ones(
+    deploy: Deploy, requests: int
+) -> None:
+    # Host 1 has `user`.
+    front = front_without(deploy("ranks"), 1, sequences=SEQUENCES)
+    counts = np.array([1, 3, 2]) if requests > 1 else np.array([6])
+    shared, own = input_of(requests).select([3, 4, 5]), input_of(6, seed=1).select([0, 1, 2])
+    lengths = shared.lengths[0].copy()
+    values = [shared.values]
+    if requests > 1:
+        # The last request has no clicks.
+        values = np.split(shared.values, np.cumsum(shared.lengths))
+        for feature in (0, 1):
+            values[feature * requests + 2] = values[feature * requests + 2][:0]
+        lengths[2] = 0
+        shared.lengths[:2, 2] = 0
+    shared = replace(shared, values=np.concatenate(values))
+    batch = ModelInput(6, (own, shared), (), repeats=counts if requests > 1 else None)
+    places = np.maximum(lengths, 1)
+    packed = Packed(0, np.zeros_like(lengths), lengths, places, counts)
+    padded_rows, packed_rows = (
+        front.look_up(batch, rows=6, packed=one, may_default=True) for one in (None, packed)
+    )
+    for table, took in padded_rows.work.defaults.items():
+        np.testing.assert_array_equal(packed_rows.work.defaults[table], took)
+    assert padded_rows.work.defaults.keys() == packed_rows.work.defaults.keys() >= {"user"}
+    clicks, pages = packed_rows.sequences
+    expected = [rows[:n] for rows, n in zip(padded_rows.sequences[0].rows, places, strict=True)]
+    assert torch.equal(clicks.rows[0], torch.cat(expected))
+    assert torch.equal(pages.rows, padded_rows.sequences[1].rows)
+    assert packed_rows.work.rows_saved == padded_rows.work.rows_saved > 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from kernels.abi.passes import POSITIONS
-from kernels.sequences.user_states import Prefix
+from kernels.sequences.user_states import Prefixes
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.joined.joined_stages import result_of
 from sharded_infer.towers.lowering.joined.position_states import NotCausalError
@@ -31,13 +31,13 @@ class GrowingStage(NamedTuple):
     by_position: frozenset[int]
     results: tuple[tuple[int, tuple[int | None, ...] | None], ...]
 
-    def __call__(self, inputs: Sequence[Tensor], prefix: Prefix) -> tuple[Tensor, ...] | None:
+    def __call__(self, inputs: Sequence[Tensor], prefix: Prefixes) -> tuple[Tensor, ...] | None:
         """As the stage on the whole history; None if the prefix is no longer kept.
 
         `inputs` have the positions behind the prefix, at least one, without padding.
         """
         read = [inputs[at] for at in self.given]
-        positions = self.passes.positions(read) + prefix.positions
+        positions = self.passes.positions(read) + int(prefix.positions[0])
         made = self.passes.behind(read, prefix)
         if made is None:
             return None

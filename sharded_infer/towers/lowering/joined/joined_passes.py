@@ -11,6 +11,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -27,7 +28,7 @@ from kernels.sequences.passes import (
     RowStepping,
     StateColumns,
 )
-from kernels.sequences.user_states import Prefix
+from kernels.sequences.user_states import Prefixes
 from sharded_infer.errors import InternalError
 from sharded_infer.towers.lowering.constants import add_call, constant_of
 from sharded_infer.towers.lowering.joined.pass_groups import PassGroups
@@ -82,9 +83,11 @@ class JoinedPasses(torch.nn.Module):
             raise InternalError("passes without blocks read none")
         return made
 
-    def behind(self, inputs: Sequence[Tensor], prefix: Prefix | None) -> tuple[Tensor, ...] | None:
+    def behind(
+        self, inputs: Sequence[Tensor], prefix: Prefixes | None
+    ) -> tuple[Tensor, ...] | None:
         """Runs the passes on the positions behind a prefix; None if it is no longer kept."""
-        blocks, known = (None, 0) if prefix is None else (prefix.blocks, prefix.positions)
+        known = 0 if prefix is None else int(prefix.positions[0])
         positions = self.positions(inputs) + known
         made = tuple(
             [
@@ -93,7 +96,7 @@ class JoinedPasses(torch.nn.Module):
             ]
         )
         read = [one.contiguous() for one in inputs]
-        return made if self.passes(positions, read, made, blocks=blocks) else None
+        return made if self.passes(np.array([positions]), read, made, prefixes=prefix) else None
 
     def positions(self, inputs: Sequence[Tensor]) -> int:
         """Number of positions of the inputs."""

@@ -1,4 +1,4 @@
-"""A request's scores by one call: its user's stage and its candidates' pass.
+"""Scores of requests by one call: each one's user's stage and its candidates' pass.
 
     user = passes(history)
     scores = rows(candidates, user)         ->  scores = passes(history, candidates)
@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from kernels.abi.passes import CANDIDATES
 from kernels.sequences.passes import Memory, Operand, Passes, RowStepping
-from kernels.sequences.user_states import Prefix
+from kernels.sequences.user_states import Prefixes
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.rewriting import module_of
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
@@ -64,11 +64,22 @@ class JoinedStages:
         self._widths, self._scores = tuple(rows.output_widths), tuple(scores)
 
     def __call__(
-        self, user: Sequence[Tensor], own: Sequence[Tensor], prefix: Prefix | None = None
+        self,
+        user: Sequence[Tensor],
+        own: Sequence[Tensor],
+        positions: NDArray[np.int64] | None = None,
+        counts: NDArray[np.int64] | None = None,
+        prefixes: Prefixes | None = None,
     ) -> tuple[NDArray[np.float32], ...] | None:
-        """Scores `[C, ...]` candidates of one unpadded `[1, ...]` request: fp32 `[C]` per output.
+        """Scores C candidates of R requests: fp32 `[C]` per output; None if a prefix is not kept.
 
-        The request has the positions behind the prefix. None if it is no longer kept.
+        Args:
+            user: of each request in turn, without padding; of sequences, the positions behind the
+                prefixes.
+            own: `[C, ...]`, of the candidates.
+            positions: int64 `[R]`, at least 1, with those of the prefixes; None: of one request
+                without a prefix.
+            counts: int64 `[R]`, candidates of each request; None: there is one.
 
         Raises:
             InputError: the inputs' sizes disagree.
@@ -76,13 +87,12 @@ class JoinedStages:
         read = [user[at].contiguous() for at in self._given]
         candidates = own[self._own[0]].shape[0]
         made = [np.empty(candidates * width, np.float32) for width in self._widths]
-        blocks, known = (None, 0) if prefix is None else (prefix.blocks, prefix.positions)
         are_made = self._passes(
-            self._stage.positions(read) + known,
+            np.array([self._stage.positions(read)]) if positions is None else positions,
             [*read, *[own[at].contiguous() for at in self._own]],
             [torch.from_numpy(one) for one in made],
-            candidates=candidates,
-            blocks=blocks,
+            candidates=np.array([candidates]) if counts is None else counts,
+            prefixes=prefixes,
         )
         return tuple([made[at] for at in self._scores]) if are_made else None
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
-from sharded_infer.inputs.sequences.layout import GRAIN, LaidOut, SequenceLayout
+from sharded_infer.inputs.sequences.layout import GRAIN, LaidOut, Packed, SequenceLayout
 from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
@@ -74,6 +74,34 @@ def test_each_place_has_the_id_of_a_loop(longest: int, keep: str, pad: str, pad_
     assert np.array_equal(found.companions[0], numbers)
     assert np.array_equal(found.companions[1], ids) and found.companions[1].dtype == np.int64
     assert np.array_equal(found.lengths, np.minimum(lengths, 20))
+
+
+@pytest.mark.parametrize("longest", [1, 5, 30])
+@pytest.mark.parametrize("requests", [1, 7])
+def test_packed_positions_are_those_of_each_request(requests: int, longest: int) -> None:
+    generator = np.random.default_rng(longest)
+    for _ in range(20):
+        lengths = generator.integers(0, longest + 1, requests)
+        firsts = generator.integers(0, lengths + 1)
+        counts = generator.integers(0, lengths - firsts + 1)
+        places = np.maximum(counts, 1)
+        packed = Packed(0, firsts, counts, places, np.ones_like(lengths))
+        [found] = SequenceLayout(SPEC).lay_out(batch_of(lengths), packed=packed)
+        starts = np.cumsum(lengths) - lengths + firsts
+        expected = [
+            np.arange(start, start + max(count, 1)) if count else [-1]
+            for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
+        ]
+        order = np.concatenate(expected)
+        there = order >= 0
+        assert found.padded_length == found.bags.batch_size == len(order)
+        ids = np.where(there, order % 49 + 1, -1)
+        assert np.array_equal(places_of(found._replace(lengths=np.zeros(1)), 0)[0], ids)
+        assert np.array_equal(found.bags.lengths[1], there)
+        numbers = np.where(there[:, None], np.stack([2 * order, 2 * order + 1], 1), 0)
+        assert np.array_equal(found.companions[0][0], numbers)
+        assert np.array_equal(found.companions[1][0], np.where(there, 2**40 + order, 0))
+        assert np.array_equal(found.lengths, counts)
 
 
 def test_an_id_that_is_left_out_leaves_its_place_empty() -> None:
