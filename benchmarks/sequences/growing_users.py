@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.sequences.sequence_traffic import SequenceTraffic, zipf_users
-from benchmarks.sequences.user_caches import BUSY, CACHED, PLAIN, open_parts
+from benchmarks.sequences.user_caches import BUSY, CACHED, PLAIN, closed_parts, open_parts
 from serving.bench.servers.serve import Loading, measure_closed
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
 from serving.bench.turns import Parts, Turns, medians
@@ -19,12 +19,16 @@ from serving.remote.scraped_metrics import scraped_samples
 from sharded_infer.client import Client
 from sharded_infer.zoo.registry import AGE, HISTORY
 
-GROWING, NEW, PREPARED = "growing", "new users", "prepared"
+GROWING, FULL, NEW = "growing", "growing, full load", "new users"
 # A history that is full loses as many items at once, so that the others keep their places.
 ANCHOR = 64
 # New items of a request.
 _MOST_NEW = 3
 _PREPARED_USERS = 300
+# Requests in flight under full load, and more of them than a server with a cache answers in the
+# time of one without.
+_IN_FLIGHT = 64
+_FASTER = 8
 
 
 class GrowingUsers:
@@ -55,6 +59,10 @@ class GrowingUsers:
             # Seconds before a moment that is the same for all requests.
             inputs[AGE] = (1e7 - 300.0 * items.astype(np.float32))[None, :, None]
         return inputs
+
+    def all(self) -> list[bytes]:
+        """A request of each user."""
+        return [self._message(user, user) for user in range(self._users)]
 
     def returning(self, count: int, seed: int) -> list[bytes]:
         """Requests of users drawn with Zipf frequencies."""
@@ -94,7 +102,8 @@ def measure_growing_users(
 ) -> Report:
     """Publish the model and measure servers with a cache and without, under the same requests.
 
-    The share is of the capacity without a cache. Raises ShardedInferError if requests fail.
+    Each user came once before. The share is of the capacity without a cache. Raises
+    ShardedInferError if requests fail.
     """
     publish = partial(traffic.publish, progress=turns.progress)
     sizes = {CACHED: cache_mib, PLAIN: 0}
@@ -105,42 +114,50 @@ def measure_growing_users(
         closed, _ = measure_closed(
             servers[PLAIN], trial, concurrency=BUSY, seconds=turns.seconds / 2
         )
-        rate = closed.requests_per_second * share
+        capacity = closed.requests_per_second
+        rate = capacity * share
+        counts = {FULL: round(capacity * turns.seconds * _FASTER)}
         count = round(rate * turns.seconds * 1.2)
         # Both servers get the same requests: those of a turn are made once.
         made: dict[tuple[str, int], Loading] = {}
 
         def loading(kind: str, number: int) -> Loading:
             if (kind, number) not in made:
+                wanted = counts.get(kind, count)
                 messages = (
-                    population.returning(count, number)
-                    if kind == GROWING
-                    else population.new(count)
+                    population.new(wanted) if kind == NEW else population.returning(wanted, number)
                 )
                 made[kind, number] = Loading(messages, traffic.candidates)
             return made[kind, number]
 
         def measured(server: ServerUnderTest, kind: str, first: int, number: int) -> Parts:
             seed = first + number
-            load = loading(kind, seed)
-            return open_parts(server, load, rate=rate, seconds=turns.seconds, seed=seed)
+            load, seconds = loading(kind, seed), turns.seconds
+            if kind == FULL:
+                return closed_parts(server, load, concurrency=_IN_FLIGHT, seconds=seconds)
+            return open_parts(server, load, rate=rate, seconds=seconds, seed=seed)
 
-        filling = {CACHED: partial(measured, servers[CACHED], GROWING, 1)}
-        turns.of(filling, "filling the cache")
-        before = _positions(servers[CACHED])
-        growing = turns.of(
-            {name: partial(measured, server, GROWING, 1001) for name, server in servers.items()},
-            GROWING,
-        )
-        kept, computed = np.subtract(_positions(servers[CACHED]), before)
-        new = turns.of(
-            {name: partial(measured, server, NEW, 2001) for name, server in servers.items()}, NEW
-        )
+        turns.progress("filling the cache", 0, users)
+        everyone = Loading(population.all(), traffic.candidates)
+        seconds = 1.0 + users / capacity
+        measure_closed(servers[CACHED], everyone, concurrency=_IN_FLIGHT, seconds=seconds)
+        found: dict[str, dict[str, list[Parts]]] = {}
+        hit_rates: dict[str, float] = {}
+        for first, kind in enumerate((GROWING, FULL, NEW)):
+            before = _positions(servers[CACHED])
+            found[kind] = turns.of(
+                {
+                    name: partial(measured, server, kind, 1000 * first)
+                    for name, server in servers.items()
+                },
+                kind,
+            )
+            kept, computed = np.subtract(_positions(servers[CACHED]), before)
+            hit_rates[kind] = float(kept / max(1, kept + computed))
         prepared = _prepared(population, servers, traffic.spec.name)
-    hit_rate = float(kept / max(1, kept + computed))
     parts = {
         (kind, name): medians(rounds[name])
-        for kind, rounds in ((GROWING, growing), (NEW, new))
+        for kind, rounds in found.items()
         for name in (PLAIN, CACHED)
     }
     ratios = {
@@ -148,15 +165,18 @@ def measure_growing_users(
             cached["cpu_ms"] / plain["cpu_ms"]
             for cached, plain in zip(rounds[CACHED], rounds[PLAIN], strict=True)
         )
-        for kind, rounds in ((GROWING, growing), (NEW, new))
+        for kind, rounds in found.items()
     }
     return Report(
         [("", TEXT), ("CPU ms a request", ".3f"), ("p50 ms", ".2f"), ("p99 ms", ".2f")],
         [(f"{kind}, {name}", *figures.values()) for (kind, name), figures in parts.items()],
         [
-            f"\n{rate:.0f} requests/s; {hit_rate:.1%} of the positions of growing histories kept",
-            f"processor time with a cache: {ratios[GROWING]:.3f} times of growing histories, "
-            f"{ratios[NEW]:.3f} times of new users",
+            f"\n{rate:.0f} requests/s, or {_IN_FLIGHT} in flight under full load",
+            *(
+                f"{kind}: {ratios[kind]:.3f} times the processor time with a cache; "
+                f"{hit_rates[kind]:.1%} of positions kept"
+                for kind in found
+            ),
             f"p50 of predict after prepare: {prepared[CACHED]:.3f} ms, {prepared[PLAIN]:.3f} ms "
             f"without: {prepared[CACHED] / prepared[PLAIN]:.3f} times",
         ],
@@ -165,9 +185,8 @@ def measure_growing_users(
             "users": users,
             "cache_mib": cache_mib,
             "rate": rate,
-            "hit_rate": hit_rate,
-            "cpu_ratio_growing": ratios[GROWING],
-            "cpu_ratio_new": ratios[NEW],
+            "hit_rates": hit_rates,
+            "cpu_ratios": ratios,
             "p50_ratio_prepared": prepared[CACHED] / prepared[PLAIN],
             "prepared_p50_ms": prepared,
             **{f"{kind} {name}": figures for (kind, name), figures in parts.items()},

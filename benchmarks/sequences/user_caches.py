@@ -9,7 +9,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.sequences.sequence_traffic import SequenceTraffic, zipf_users
-from serving.bench.servers.serve import Loading, measure_closed, measure_open
+from serving.bench.servers.serve import Loading, ServeFigures, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, servers_of
 from serving.bench.turns import Parts, Turns, medians
 from serving.commands.bench.report import TEXT, Report
@@ -100,6 +100,18 @@ def open_parts(
     Raises ShardedInferError if requests fail.
     """
     figures, _ = measure_open(server, load, rate=rate, seconds=seconds, seed=seed)
+    return _parts(figures)
+
+
+def closed_parts(
+    server: ServerUnderTest, load: Loading, *, concurrency: int, seconds: float
+) -> Parts:
+    """As `open_parts`, of requests in flight."""
+    figures, _ = measure_closed(server, load, concurrency=concurrency, seconds=seconds)
+    return _parts(figures)
+
+
+def _parts(figures: ServeFigures) -> Parts:
     if figures.errors:
         raise ShardedInferError(f"requests failed under load: {figures.errors}")
     return {

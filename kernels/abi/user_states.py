@@ -54,7 +54,11 @@ class PrefixSearch(ctypes.Structure):
         ("histories", ctypes.c_int64),
         ("names", ctypes.c_void_p),
         ("blocks", ctypes.c_void_p),
+        ("behind", ctypes.c_void_p),
         ("is_bfloat", ctypes.c_int32),
+        ("hits", ctypes.c_int64),
+        ("known", ctypes.c_int64),
+        ("computed", ctypes.c_int64),
     )
 
 
@@ -65,11 +69,11 @@ class StateCounts(ctypes.Structure):
     )
 
 
-check_layout(LIBRARY, "user_states", 0xADD63BB5, {
+check_layout(LIBRARY, "user_states", 0xACDCDB58, {
     StateColumn: 0xF7CBC4CE,
     StateOwner: 0xBDAB3719,
     KnownBlocks: 0x1EDE27A6,
-    PrefixSearch: 0x44A6FF2F,
+    PrefixSearch: 0x46F1BD69,
     StateCounts: 0x91B50246,
 })
 states_create = function_of(

@@ -222,7 +222,7 @@ class Passes:
         run = abi.PassesRun(
             self._address,
             *(ctypes.addressof(addresses), ctypes.addressof(numbers)),
-            address_of(positions),
+            positions.__array_interface__["data"][0],
             None if candidates is None else address_of(candidates),
             None if prefixes is None else address_of(prefixes.blocks),
             len(positions),

@@ -47,10 +47,17 @@ class Prefixes(NamedTuple):
 
     Attributes:
         blocks: `KnownBlocks` `[R]`, for the passes over the positions behind them.
+        behind: int64 `[2, R]`, the first position behind each, and how many there are.
+        hits: histories with known positions.
+        known, computed: positions.
         held: objects whose addresses `blocks` has.
     """
 
     blocks: NDArray[np.void]
+    behind: NDArray[np.int64]
+    hits: int
+    known: int
+    computed: int
     held: tuple[object, ...]
 
     @property
@@ -60,8 +67,8 @@ class Prefixes(NamedTuple):
         return known
 
     def of(self, history: int) -> "Prefixes":
-        """That of one history."""
-        return Prefixes(self.blocks[history : history + 1], self.held)
+        """As `blocks` of one history."""
+        return self._replace(blocks=self.blocks[history : history + 1])
 
 
 class UserStates:
@@ -111,16 +118,17 @@ class UserStates:
         histories = len(positions)
         whole = int(positions[0] if histories == 1 else positions.sum()) // BLOCK_POSITIONS
         names = np.empty(max(1, whole) * abi.NAME_WORDS, np.uint64)
-        blocks = np.empty(histories, _KNOWN_BLOCKS)
+        blocks, behind = np.empty(histories, _KNOWN_BLOCKS), np.empty((2, histories), np.int64)
         search = abi.PrefixSearch(
             self._address,
             ctypes.addressof(owner),
             ctypes.addressof(read),
-            *(len(columns), address_of(firsts), address_of(positions), histories),
-            *(address_of(names), address_of(blocks), self._is_bfloat),
+            *(len(columns), _address(firsts), _address(positions), histories),
+            *(address_of(names), address_of(blocks), address_of(behind), self._is_bfloat),
         )
         abi.states_find(search)
-        return Prefixes(blocks, (names, owner, self))
+        held = names, owner, self
+        return Prefixes(blocks, behind, search.hits, search.known, search.computed, held)
 
     def read(self, name: bytes) -> Tensor | None:
         """A whole state, uint8 `[N]`; None if it is not kept. `name` has `NAME_BYTES`."""

@@ -402,7 +402,7 @@ const std::int64_t sharded_infer_layout_of_tiers[] = {
 
 EXPORTED extern const std::int64_t sharded_infer_layout_of_user_states[];
 const std::int64_t sharded_infer_layout_of_user_states[] = {
-    34, 0xADD63BB5,
+    38, 0xACDCDB58,
     0xF7CBC4CE, sizeof(sharded_infer::StateColumn),
     offsetof(sharded_infer::StateColumn, values),
     offsetof(sharded_infer::StateColumn, lengths),
@@ -417,7 +417,7 @@ const std::int64_t sharded_infer_layout_of_user_states[] = {
     offsetof(sharded_infer::KnownBlocks, count),
     offsetof(sharded_infer::KnownBlocks, keeping),
     offsetof(sharded_infer::KnownBlocks, is_bfloat),
-    0x44A6FF2F, sizeof(sharded_infer::PrefixSearch),
+    0x46F1BD69, sizeof(sharded_infer::PrefixSearch),
     offsetof(sharded_infer::PrefixSearch, table),
     offsetof(sharded_infer::PrefixSearch, owner),
     offsetof(sharded_infer::PrefixSearch, columns),
@@ -427,7 +427,11 @@ const std::int64_t sharded_infer_layout_of_user_states[] = {
     offsetof(sharded_infer::PrefixSearch, histories),
     offsetof(sharded_infer::PrefixSearch, names),
     offsetof(sharded_infer::PrefixSearch, blocks),
+    offsetof(sharded_infer::PrefixSearch, behind),
     offsetof(sharded_infer::PrefixSearch, is_bfloat),
+    offsetof(sharded_infer::PrefixSearch, hits),
+    offsetof(sharded_infer::PrefixSearch, known),
+    offsetof(sharded_infer::PrefixSearch, computed),
     0x91B50246, sizeof(sharded_infer::StateCounts),
     offsetof(sharded_infer::StateCounts, states),
     offsetof(sharded_infer::StateCounts, bytes),

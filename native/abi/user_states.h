@@ -48,7 +48,12 @@ struct PrefixSearch {
   std::int64_t histories;
   std::uint64_t* names;    // written: kNameWords of each whole block, of all histories
   KnownBlocks* blocks;     // [histories], written
+  std::int64_t* behind;    // [2, histories], written: the first position behind the known ones, and
+                           // how many there are
   std::int32_t is_bfloat;  // as of KnownBlocks
+  std::int64_t hits;       // written: histories with known positions
+  std::int64_t known;      // written: known positions, and all others
+  std::int64_t computed;
 };
 
 // Of an owner, over all processes.
@@ -66,7 +71,7 @@ EXPORTED std::int32_t sharded_infer_states_create(void* memory, std::int64_t byt
 
 // Names the whole blocks of histories, and finds those that are kept, without a gap from the first
 // one on. A history's last position belongs to none of them.
-EXPORTED_KEEPING_GIL void sharded_infer_states_find(const sharded_infer::PrefixSearch* search);
+EXPORTED_KEEPING_GIL void sharded_infer_states_find(sharded_infer::PrefixSearch* search);
 
 // Bytes of a whole state, at most `room` of which are written; 0: it is not kept.
 EXPORTED_KEEPING_GIL std::int64_t sharded_infer_states_read(void* table, const std::uint64_t* name,

@@ -434,9 +434,10 @@ std::int32_t sharded_infer_states_create(void* memory, std::int64_t bytes,
   return 0;
 }
 
-void sharded_infer_states_find(const PrefixSearch* search) {
+void sharded_infer_states_find(PrefixSearch* search) {
   std::vector<StateColumn> columns(search->columns, search->columns + search->column_count);
   std::uint64_t* names = search->names;
+  search->hits = search->known = search->computed = 0;
   for (std::int64_t at = 0; at < search->histories; ++at) {
     const std::int64_t positions = search->positions[at], count = positions / kBlockPositions;
     name_blocks(*search, columns, search->firsts[at], count, names);
@@ -444,6 +445,12 @@ void sharded_infer_states_find(const PrefixSearch* search) {
     const std::int64_t kept = kept_blocks(*search, names, (positions - 1) / kBlockPositions);
     search->blocks[at] = {search->table, search->owner,        names,
                           kept,          Keeping::kWorthwhile, search->is_bfloat};
+    const std::int64_t known = kept * kBlockPositions;
+    search->behind[at] = search->firsts[at] + known;
+    search->behind[search->histories + at] = positions - known;
+    search->hits += kept > 0;
+    search->known += known;
+    search->computed += positions - known;
     names += count * kNameWords;
     for (StateColumn& column : columns) column.values += *column.lengths++;
   }

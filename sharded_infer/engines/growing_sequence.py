@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.abi.user_states import Keeping
-from kernels.sequences.user_states import HistoryColumn
+from kernels.sequences.user_states import HistoryColumn, Prefixes
 from sharded_infer.engines.user_cache import UserCache
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.layout import Packed, windows
@@ -70,6 +70,7 @@ class KnownHistories:
         lengths: int64 `[R]`, used positions.
         prefixes: known beginnings; None without a cache.
         packed: the positions behind them.
+        users: as `LookupWork.users`.
     """
 
     def __init__(
@@ -82,50 +83,38 @@ class KnownHistories:
         """`counts` are int64 `[R]`, candidates of each request."""
         columns = growing.columns(batch)
         _, lengths, width = columns[0]
-        self._firsts, self.lengths = windows(lengths // width, growing.spec)
-        self._number, self._counts = growing.number, counts
-        self.prefixes = None
-        if cache is not None:
-            self.prefixes = cache.prefixes(columns, self._firsts, self.lengths)
-        self.packed = self._packed()
-
-    @property
-    def users(self) -> tuple[int, int, int, int]:
-        """As `LookupWork.users`."""
-        if self.prefixes is None:
-            return 0, len(self.lengths), 0, 0
-        requests, counts = len(self.lengths), self.packed.counts
-        if requests == 1:
-            computed, length = int(counts[0]), int(self.lengths[0])
-            hits = int(computed < length)
-        else:
-            computed, length = int(counts.sum()), int(self.lengths.sum())
-            hits = int(np.count_nonzero(counts < self.lengths))
-        return hits, requests - hits, length - computed, computed
+        lengths = lengths if width == 1 else lengths // width
+        self._firsts, self.lengths = windows(lengths, growing.spec)
+        self._number, self._counts, requests = growing.number, counts, len(lengths)
+        self.prefixes: Prefixes | None = None
+        self.users = 0, requests, 0, 0
+        if cache is None:
+            self.forget()
+            return
+        found = self.prefixes = cache.prefixes(columns, self._firsts, self.lengths)
+        firsts, behind = found.behind
+        self.packed = Packed.of(growing.number, firsts, behind, counts)
+        self.users = found.hits, requests - found.hits, found.known, found.computed
 
     def forget(self) -> None:
         """Takes all positions as unknown."""
+        self.packed = Packed.of(self._number, self._firsts, self.lengths, self._counts)
         if self.prefixes is not None:
             self.prefixes.blocks["count"] = 0
-            self.packed = self._packed()
+            requests = len(self.lengths)
+            self.users = 0, requests, 0, int(self.lengths.sum())
 
-    def keep(self, lookup: LookedUp, keeping: Keeping) -> None:
+    def keep(self, lookup: LookedUp, keeping: Keeping = Keeping.WORTHWHILE) -> None:
         """Chooses which states are kept, of requests without default rows.
 
         `lookup` is that of the batch.
         """
         if self.prefixes is None:
             return
-        self.prefixes.blocks["keeping"] = keeping
+        if keeping is not Keeping.WORTHWHILE:
+            self.prefixes.blocks["keeping"] = keeping
         if defaults := lookup.work.defaults:
             # Default rows are for this response alone, which reports them.
             firsts = np.cumsum(self._counts) - self._counts
             taken = np.logical_or.reduce([samples[firsts] for samples in defaults.values()])
             self.prefixes.blocks["keeping"][taken] = Keeping.NOTHING
-
-    def _packed(self) -> Packed:
-        firsts, counts = self._firsts, self.lengths
-        if self.prefixes is not None:
-            known = self.prefixes.positions
-            firsts, counts = firsts + known, counts - known
-        return Packed(self._number, firsts, counts, np.maximum(counts, 1), self._counts)

@@ -64,9 +64,8 @@ class UserCache:
     ) -> Prefixes:
         """The longest kept beginnings of some histories, as `UserStates.prefixes`."""
         prefixes = self._states.prefixes(self._owner, columns, firsts, positions)
-        hits = int(np.count_nonzero(prefixes.blocks["count"]))
-        self.hits += hits
-        self.misses += len(positions) - hits
+        self.hits += prefixes.hits
+        self.misses += len(positions) - prefixes.hits
         return prefixes
 
     def take(self, keys: Sequence[bytes]) -> list[State | None]:

@@ -24,7 +24,6 @@ from sharded_infer.engines.growing_sequence import GrowingSequence, KnownHistori
 from sharded_infer.engines.sequence_runs import part_of
 from sharded_infer.engines.split_towers import runs_of
 from sharded_infer.engines.user_cache import State, UserCache
-from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.sequences.layout import GRAIN, Packed
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows
@@ -135,20 +134,16 @@ class UserStage:
             counts: from `requests`.
             look_up: of the batch, without the rows of cached users.
         """
-        if self._growing is not None:
-            asked = batch, np.asarray(counts, np.int64), look_up
-            scored = self._of_histories(self._growing, *asked, cache)
-            if scored is None:
-                # A block was evicted after it had been found.
-                scored = self._of_histories(self._growing, *asked, None)
-            if scored is None:
-                raise InternalError("a user's stage without a cache has read it")
-            return scored
         if cache is None and len(counts) == 1:
             lookup = look_up(batch)
             return self._one(batch, lookup), lookup, (0, 1, 0, 0)
+        counts = np.asarray(counts, np.int64)
+        if self._growing is not None:
+            scored = self._of_histories(self._growing, batch, counts, look_up, cache)
+            # None: a block was evicted after it had been found.
+            return scored or self.score(batch, counts, look_up, None)
         with torch.inference_mode():
-            return self._of_each(batch, np.asarray(counts), look_up, cache)
+            return self._of_each(batch, counts, look_up, cache)
 
     def prepare(self, batch: ModelInput, look_up: LookUp, cache: UserCache) -> Users:
         """Computes and keeps the state of a batch's only request; thread-safe."""
@@ -171,7 +166,7 @@ class UserStage:
     ) -> Users:
         known = KnownHistories(growing, batch, np.array([batch.batch_size]), cache)
         prefix = known.prefixes
-        if prefix is None or not known.lengths[0]:
+        if prefix is None or not known.packed.are_all_used:
             return 0, 1, 0, 0
         for _ in range(2):
             lookup = look_up(batch, packed=known.packed)
@@ -228,8 +223,8 @@ class UserStage:
         known = KnownHistories(growing, batch, counts, cache)
         packed, prefixes, lengths = known.packed, known.prefixes, known.lengths
         lookup = look_up(batch, packed=packed)
-        known.keep(lookup, Keeping.WORTHWHILE)
-        if self._are_joined and lengths.all():
+        known.keep(lookup)
+        if self._are_joined and packed.are_all_used:
             if len(counts) == 1:
                 dense, embeddings, _ = self._user_inputs(batch, lookup, 0, 0, 1, packed)
                 own = self._own_inputs(batch, lookup, None)

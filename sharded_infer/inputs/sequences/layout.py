@@ -39,6 +39,17 @@ class Packed(NamedTuple):
     places: Ints
     repeats: Ints
 
+    @classmethod
+    def of(cls, sequence: int, firsts: Ints, counts: Ints, repeats: Ints) -> "Packed":
+        """With the places of the counts."""
+        are_all = counts[0] > 0 if len(counts) == 1 else counts.all()
+        return cls(sequence, firsts, counts, counts if are_all else np.maximum(counts, 1), repeats)
+
+    @property
+    def are_all_used(self) -> bool:
+        """False if a request has no position."""
+        return self.places is self.counts
+
 
 class LaidOut(NamedTuple):
     """One sequence of B samples, or of the R requests that share it, padded to L.
@@ -235,7 +246,7 @@ def _packed_places(lengths: Ints, packed: Packed) -> tuple[Ints | slice, Ints | 
     ends = np.cumsum(counts)
     counted, begins, total = np.arange(ends[-1]), ends - counts, int(places.sum())
     sources = counted + np.repeat(np.cumsum(lengths) - lengths + packed.firsts - begins, counts)
-    if total == len(counted):
+    if packed.are_all_used:
         return sources, slice(0, total), total
     return sources, counted + np.repeat(np.cumsum(places) - places - begins, counts), total
 

@@ -272,14 +272,15 @@ def test_names_are_keyed_hashes_of_owners_and_positions() -> None:
             for field in (column.ctypes.data, length.ctypes.data, len(column) // 16)
         ]
         read, names = (ctypes.c_int64 * len(fields))(*fields), (ctypes.c_uint64 * 2)()
-        first, positions, blocks = np.array([0]), np.array([16]), abi.KnownBlocks(count=7)
+        first, positions, behind = np.array([0]), np.array([16]), np.zeros(2, np.int64)
+        blocks = abi.KnownBlocks(count=7)
         search = abi.PrefixSearch(
             address, ctypes.addressof(owner), ctypes.addressof(read), len(columns),
             first.ctypes.data, positions.ctypes.data, 1,
-            ctypes.addressof(names), ctypes.addressof(blocks), 0,
+            ctypes.addressof(names), ctypes.addressof(blocks), behind.ctypes.data, 0,
         )  # fmt: skip
         abi.states_find(search)
-        assert blocks.count == 0
+        assert blocks.count == 0 and behind.tolist() == [0, 16]
         empty = "6ee2a4ca67b054bbfd3315bf85230577"
         assert bytes(names).hex() == (expected if columns else empty)
 
@@ -439,6 +440,7 @@ def test_histories_of_one_call_are_found_and_computed_apart(is_bfloat: bool) -> 
         together = prefixes_of(states, owner, *histories)
         known = together.positions.tolist()
         assert known == [known_by(prefix) for prefix in alone]
+        assert (together.known, together.hits) == (sum(known), sum(map(bool, known)))
         positions = np.array([history.positions for history in histories])
         behind = [one.rows[first:] for one, first in zip(histories, known, strict=True)]
         inputs = [rows.contiguous() for rows in torch.cat(behind).unbind(1)]
@@ -473,7 +475,9 @@ def test_positions_before_the_first_used_one_do_not_count() -> None:
     ]
     assert states.prefixes(owner, columns, firsts, positions).positions.tolist() == [32, 0]
     assert runs.run(runs.prefix(owner, second), second)
-    assert states.prefixes(owner, columns, firsts, positions).positions.tolist() == [32, 16]
+    found = states.prefixes(owner, columns, firsts, positions)
+    assert found.behind.tolist() == [[37, 16], [3, 2]]
+    assert (found.hits, found.known, found.computed) == (2, 48, 5)
 
 
 def test_every_input_of_a_position_is_in_its_blocks_name() -> None:

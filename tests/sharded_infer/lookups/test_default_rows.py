@@ -126,8 +126,7 @@ def test_samples_of_packed_sequences_take_default_rows_as_those_of_padded_ones(
         shared.lengths[:2, 2] = 0
     shared = replace(shared, values=np.concatenate(values))
     batch = ModelInput(6, (own, shared), (), repeats=counts if requests > 1 else None)
-    places = np.maximum(lengths, 1)
-    packed = Packed(0, np.zeros_like(lengths), lengths, places, counts)
+    packed = Packed.of(0, np.zeros_like(lengths), lengths, counts)
     padded_rows, packed_rows = (
         front.look_up(batch, rows=6, packed=one, may_default=True) for one in (None, packed)
     )
@@ -135,7 +134,9 @@ def test_samples_of_packed_sequences_take_default_rows_as_those_of_padded_ones(
         np.testing.assert_array_equal(packed_rows.work.defaults[table], took)
     assert padded_rows.work.defaults.keys() == packed_rows.work.defaults.keys() >= {"user"}
     clicks, pages = packed_rows.sequences
-    expected = [rows[:n] for rows, n in zip(padded_rows.sequences[0].rows, places, strict=True)]
+    expected = [
+        rows[:n] for rows, n in zip(padded_rows.sequences[0].rows, packed.places, strict=True)
+    ]
     assert torch.equal(clicks.rows[0], torch.cat(expected))
     assert torch.equal(pages.rows, padded_rows.sequences[1].rows)
     assert packed_rows.work.rows_saved == padded_rows.work.rows_saved > 0

@@ -84,8 +84,7 @@ def test_packed_positions_are_those_of_each_request(requests: int, longest: int)
         lengths = generator.integers(0, longest + 1, requests)
         firsts = generator.integers(0, lengths + 1)
         counts = generator.integers(0, lengths - firsts + 1)
-        places = np.maximum(counts, 1)
-        packed = Packed(0, firsts, counts, places, np.ones_like(lengths))
+        packed = Packed.of(0, firsts, counts, np.ones_like(lengths))
         [found] = SequenceLayout(SPEC).lay_out(batch_of(lengths), packed=packed)
         starts = np.cumsum(lengths) - lengths + firsts
         expected = [
