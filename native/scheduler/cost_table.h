@@ -45,7 +45,7 @@ class CostTable {
       for (std::size_t smaller = 0; smaller < at; ++smaller)
         seconds_[smaller] = std::min(seconds_[smaller], seconds_[at]);
     }
-    forgive(samples, burnt, now);
+    forgive(samples, now);
     rising_[0] = seconds_[0];
     for (std::size_t at = 1; at < seconds_.size(); ++at)
       rising_[at] = std::max(rising_[at - 1], seconds_[at]);
@@ -98,14 +98,14 @@ class CostTable {
     return {2, {right - 1, right}, {1.0 - part, part}};
   }
 
-  // A size that an outlier made look expensive is avoided, and would not be measured again.
-  void forgive(std::int64_t samples, double burnt, double now) {
-    const double ratio = burnt / between(at_warm_up_, samples);
-    const double worse = std::min(std::max(ratio, 1.0), kLargestRatio);
+  // A size that looks expensive is avoided, and would not be measured again.
+  void forgive(std::int64_t samples, double now) {
+    const double learnt = between(seconds_, samples) / between(at_warm_up_, samples);
+    const double ratio = std::min(learnt, kLargestRatio);
     for (std::size_t at = 0; at < seconds_.size(); ++at) {
       const double before = at_warm_up_[at];
-      if (seconds_[at] > worse * before && now - observed_[at] > kStaleSeconds)
-        seconds_[at] += kLearningRate * (worse * before - seconds_[at]);
+      if (seconds_[at] > ratio * before && now - observed_[at] > kStaleSeconds)
+        seconds_[at] += kLearningRate * (ratio * before - seconds_[at]);
     }
   }
 

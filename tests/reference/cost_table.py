@@ -6,8 +6,9 @@
                    its share of the prediction; a size never costs more than a larger one
 
 A size whose estimate is too high may never run again. `observe` lowers such an estimate if the size
-has not run for a second. The estimate must exceed its warm-up time by a larger factor than the
-observed batch did.
+has not run for a second. The estimate must exceed its warm-up time by a larger factor than that of
+the size that ran; both may be below their warm-up times, as where requests share what each sample of
+the warm-up had of its own.
 
 The costs of sizes are learnt from the thread's processor time. The stretch is elapsed time divided
 by it, one figure for all sizes: the gain from batching must not depend on when each size last ran.
@@ -67,16 +68,18 @@ class CostTable:
                 self._timings[at] += 1
             for smaller in range(at):
                 self._seconds[smaller] = min(self._seconds[smaller], self._seconds[at])
-        self._forgive(samples, burnt, now)
+        self._forgive(samples, now)
         self._rising = list(accumulate(self._seconds, max))
 
-    def _forgive(self, samples: int, burnt: float, now: float) -> None:
-        # A size that an outlier made look expensive is avoided, and would not be measured again.
-        ratio = burnt / _between(self._sizes, self._at_warm_up, samples)
-        worse = min(max(ratio, 1.0), _LARGEST_RATIO)
+    def _forgive(self, samples: int, now: float) -> None:
+        # A size that looks expensive is avoided, and would not be measured again.
+        learnt, warm_up = (
+            _between(self._sizes, of, samples) for of in (self._seconds, self._at_warm_up)
+        )
+        ratio = min(learnt / warm_up, _LARGEST_RATIO)
         for at, (seconds, before) in enumerate(zip(self._seconds, self._at_warm_up, strict=True)):
-            if seconds > worse * before and now - self._observed[at] > _STALE_SECONDS:
-                self._seconds[at] += _LEARNING_RATE * (worse * before - seconds)
+            if seconds > ratio * before and now - self._observed[at] > _STALE_SECONDS:
+                self._seconds[at] += _LEARNING_RATE * (ratio * before - seconds)
 
     def is_stale(self, samples: int, now: float) -> bool:
         # An estimate that is too high would refuse every request and never be corrected: if no

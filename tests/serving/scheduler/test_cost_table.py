@@ -79,6 +79,18 @@ def test_a_size_that_a_hiccup_made_look_dear_is_forgiven() -> None:
     assert costs.predicted(64) == pytest.approx(warm[64])
 
 
+def test_sizes_that_do_not_run_follow_one_that_costs_less_than_at_warm_up() -> None:
+    # Samples of the warm-up share no history, and those of a request do.
+    warm = {64: 0.5e-3, 128: 1.0e-3, 256: 2.0e-3}
+    costs = costs_of(warm)
+    for batch in range(160):
+        costs.observe(128, 0.3 * warm[128], 0.01 * batch)
+    assert costs.predicted(128) == pytest.approx(0.3 * warm[128], rel=0.02)
+    assert costs.predicted(256) == pytest.approx(0.3 * warm[256], rel=0.02)
+    costs.observe(256, 0.9 * warm[256], 1.6)
+    assert costs.predicted(256) > 0.5 * warm[256]
+
+
 def test_a_size_that_is_dear_is_believed_as_long_as_it_runs() -> None:
     costs = costs_of({16: 1e-3, 32: 2e-3})
     for batch in range(1000):
