@@ -7,8 +7,8 @@
 
 A size whose estimate is too high may never run again. `observe` lowers such an estimate if the size
 has not run for a second. The estimate must exceed its warm-up time by a larger factor than that of
-the size that ran; both may be below their warm-up times, as where requests share what each sample of
-the warm-up had of its own.
+the size that ran. Both may be below their warm-up times: the samples of a request may share what
+those of the warm-up had of their own.
 
 The costs of sizes are learnt from the thread's processor time. The stretch is elapsed time divided
 by it, one figure for all sizes: the gain from batching must not depend on when each size last ran.
