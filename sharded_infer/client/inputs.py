@@ -192,7 +192,8 @@ def _input(name: str, value: Any, *, is_user: bool) -> Input:
 
 
 def _user_ids(name: str, array: NDArray[Any]) -> SparseFeature:
-    if array.ndim > 2 or (array.ndim == 2 and len(array) != 1):
+    # Empty ones may be the numbers of a history without positions, [1, 0, K] or [0, K].
+    if array.size and (array.ndim > 2 or (array.ndim == 2 and len(array) != 1)):
         raise RequestError(f"input {name!r}: a user has one bag, got {list(array.shape)}")
     return SparseFeature(name, array.reshape(-1))
 

@@ -199,6 +199,12 @@ def test_candidates_that_are_none_are_refused(nothing: Any) -> None:
         sent(candidates={"item": nothing})
 
 
+@pytest.mark.parametrize("shape", [(0,), (1, 0), (0, 1), (1, 0, 1), (0, 2), (1, 0, 2)])
+def test_a_history_without_positions_has_no_numbers(shape: tuple[int, ...]) -> None:
+    [history, age] = sent(user={"history": [], "age": np.zeros(shape, np.float32)}).user.sparse
+    assert (age.name, list(age.ids), list(history.ids)) == ("age", [], [])
+
+
 @pytest.mark.parametrize("shape", [(1, 13), (2, 13), (4,), (1,)])
 @pytest.mark.parametrize("items", [[1, 2, 3], [[1, 2]] * 3, [[], [1], [2, 3]]])
 def test_a_dense_input_has_a_row_for_each_candidate(shape: tuple[int, ...], items: Any) -> None:
