@@ -107,14 +107,14 @@ def test_what_samples_share_takes_default_rows_apart_too(deploy: Deploy, plan: s
         check(LookedUp(together, 0, own.work), pooled, samples)
 
 
-@pytest.mark.parametrize("requests", [1, 3])
+@pytest.mark.parametrize(("requests", "as_many"), [(1, False), (3, False), (3, True)])
 def test_samples_of_packed_sequences_take_default_rows_as_those_of_padded_ones(
-    deploy: Deploy, requests: int
+    deploy: Deploy, requests: int, as_many: bool
 ) -> None:
+    """`as_many`: the batch has as many samples as packed positions."""
     # Host 1 has `user`.
     front = front_without(deploy("ranks"), 1, sequences=SEQUENCES)
-    counts = np.array([1, 3, 2]) if requests > 1 else np.array([6])
-    shared, own = input_of(requests).select([3, 4, 5]), input_of(6, seed=1).select([0, 1, 2])
+    shared = input_of(requests).select([3, 4, 5])
     lengths = shared.lengths[0].copy()
     values = [shared.values]
     if requests > 1:
@@ -125,10 +125,14 @@ def test_samples_of_packed_sequences_take_default_rows_as_those_of_padded_ones(
         lengths[2] = 0
         shared.lengths[:2, 2] = 0
     shared = replace(shared, values=np.concatenate(values))
-    batch = ModelInput(6, (own, shared), (), repeats=counts if requests > 1 else None)
+    samples = int(np.maximum(lengths, 1).sum()) if as_many else 6
+    counts = np.array([1, 3, samples - 4]) if requests > 1 else np.array([samples])
+    own = input_of(samples, seed=1).select([0, 1, 2])
+    batch = ModelInput(samples, (own, shared), (), repeats=counts if requests > 1 else None)
     packed = Packed.of(0, np.zeros_like(lengths), lengths, counts)
     padded_rows, packed_rows = (
-        front.look_up(batch, rows=6, packed=one, may_default=True) for one in (None, packed)
+        front.look_up(batch, rows=samples, packed=layout, may_default=True)
+        for layout in (None, packed)
     )
     for table, took in padded_rows.work.defaults.items():
         np.testing.assert_array_equal(packed_rows.work.defaults[table], took)
