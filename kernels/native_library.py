@@ -141,3 +141,9 @@ def address_of(array: "NDArray[np.generic]") -> int:
     """
     # Ten times as fast as NumPy's own ways.
     return ctypes.addressof(_Nothing.from_buffer(array.data))
+
+
+def read_address(array: "NDArray[np.generic]") -> int:
+    """Address of the first element of a contiguous array that may be read-only."""
+    address: int = array.__array_interface__["data"][0]
+    return address

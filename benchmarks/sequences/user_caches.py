@@ -106,7 +106,10 @@ def open_parts(
 def closed_parts(
     server: ServerUnderTest, load: Loading, *, concurrency: int, seconds: float
 ) -> Parts:
-    """As `open_parts`, of requests in flight."""
+    """Processor time a request and latencies with a number of requests in flight, ms.
+
+    Raises ShardedInferError if requests fail.
+    """
     figures, _ = measure_closed(server, load, concurrency=concurrency, seconds=seconds)
     return _parts(figures)
 

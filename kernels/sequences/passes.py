@@ -1,4 +1,4 @@
-"""Passes over the positions of one request's sequence, and its candidates, in one call.
+"""Passes over the positions of requests' sequences, and their candidates, in one call.
 
 A Python call takes as long as a third of a pass's work. Here a user's stage of adjacent passes is
 one compiled call (`native/abi/passes.h`), with the same bits.
@@ -18,7 +18,7 @@ from kernels.abi import passes as abi
 from kernels.abi.passes import POSITIONS, PassKind
 from kernels.errors import InputError
 from kernels.machine import InstructionSet, chosen_set
-from kernels.native_library import address_of
+from kernels.native_library import address_of, read_address
 from kernels.sequences.attention import Attention
 from kernels.sequences.pair_biases import StepFunction, pair_bias_fields
 from kernels.sequences.row_steps import RowSteps
@@ -211,18 +211,18 @@ class Passes:
             MemoryError: there is none for the memories between the passes.
         """
         given = (*inputs, *outputs)
-        for one in given:
-            if one.dtype is not torch.float32 or not one.is_contiguous():
+        for tensor in given:
+            if tensor.dtype is not torch.float32 or not tensor.is_contiguous():
                 raise InputError(
                     "passes: expected fp32 without gaps, "
-                    f"got {one.dtype} {list(one.shape)} with strides {list(one.stride())}"
+                    f"got {tensor.dtype} {list(tensor.shape)} with strides {list(tensor.stride())}"
                 )
-        addresses = self._given_type(*[one.data_ptr() for one in given])
-        numbers = self._numbers_type(*[one.numel() for one in given])
+        addresses = self._given_type(*[tensor.data_ptr() for tensor in given])
+        numbers = self._numbers_type(*[tensor.numel() for tensor in given])
         run = abi.PassesRun(
             self._address,
             *(ctypes.addressof(addresses), ctypes.addressof(numbers)),
-            positions.__array_interface__["data"][0],
+            read_address(positions),
             None if candidates is None else address_of(candidates),
             None if prefixes is None else address_of(prefixes.blocks),
             len(positions),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels.abi import user_states as abi
 from kernels.errors import InputError
-from kernels.native_library import address_of, array_type
+from kernels.native_library import address_of, array_type, read_address
 
 BLOCK_POSITIONS: Final = abi.BLOCK_POSITIONS
 NAME_BYTES: Final = abi.NAME_WORDS * 8
@@ -67,7 +67,7 @@ class Prefixes(NamedTuple):
         return known
 
     def of(self, history: int) -> "Prefixes":
-        """As `blocks` of one history."""
+        """The prefix of one history, for passes; sums stay those of all histories."""
         return self._replace(blocks=self.blocks[history : history + 1])
 
 
@@ -113,7 +113,7 @@ class UserStates:
         """
         fields: list[int] = []
         for values, lengths, width in columns:
-            fields += (_address(values), _address(lengths), width)
+            fields += (read_address(values), read_address(lengths), width)
         read = array_type(ctypes.c_int64, len(fields))(*fields)
         histories = len(positions)
         whole = int(positions[0] if histories == 1 else positions.sum()) // BLOCK_POSITIONS
@@ -123,7 +123,7 @@ class UserStates:
             self._address,
             ctypes.addressof(owner),
             ctypes.addressof(read),
-            *(len(columns), _address(firsts), _address(positions), histories),
+            *(len(columns), read_address(firsts), read_address(positions), histories),
             *(address_of(names), address_of(blocks), address_of(behind), self._is_bfloat),
         )
         abi.states_find(search)
@@ -161,9 +161,3 @@ class UserStates:
         counts = abi.StateCounts()
         abi.states_count(self._address, owner, counts)
         return counts.states, counts.bytes
-
-
-def _address(array: NDArray[np.int64]) -> int:
-    """Also of arrays that are read-only."""
-    address: int = array.__array_interface__["data"][0]
-    return address

@@ -29,26 +29,26 @@ class Packed(NamedTuple):
     Attributes:
         sequence: its number.
         firsts, counts: int64 `[R]`, the first position of each request and their number.
-        places: int64 `[R]`, positions laid out: without any, an empty one.
         repeats: int64 `[R]`, samples of each request.
+        are_all_used: False if a request has no position.
     """
 
     sequence: int
     firsts: Ints
     counts: Ints
-    places: Ints
     repeats: Ints
+    are_all_used: bool
 
     @classmethod
     def of(cls, sequence: int, firsts: Ints, counts: Ints, repeats: Ints) -> "Packed":
-        """With the places of the counts."""
-        are_all = counts[0] > 0 if len(counts) == 1 else counts.all()
-        return cls(sequence, firsts, counts, counts if are_all else np.maximum(counts, 1), repeats)
+        """The positions of requests of which some may have none."""
+        are_all_used = counts[0] > 0 if len(counts) == 1 else counts.all()
+        return cls(sequence, firsts, counts, repeats, bool(are_all_used))
 
     @property
-    def are_all_used(self) -> bool:
-        """False if a request has no position."""
-        return self.places is self.counts
+    def places(self) -> Ints:
+        """Int64 `[R]`, positions laid out: an empty one of a request without any."""
+        return self.counts if self.are_all_used else np.maximum(self.counts, 1)
 
 
 class LaidOut(NamedTuple):
@@ -232,23 +232,27 @@ def _places(
     starts = np.arange(len(lengths)) * padded
     if spec.pad == "left":
         starts = starts + padded - kept
-    begins = np.cumsum(kept) - kept
-    counted = np.arange(int(kept.sum()))
-    return counted + np.repeat(first - begins, kept), counted + np.repeat(starts - begins, kept)
+    return _counted(first, kept), _counted(starts, kept)
 
 
 def _packed_places(lengths: Ints, packed: Packed) -> tuple[Ints | slice, Ints | slice, int]:
-    """As `_places`, and the number of all positions."""
+    """Places of packed ids, as of `_places`, and the number of all positions."""
     counts, places = packed.counts, packed.places
     if len(lengths) == 1:
         first, count = int(packed.firsts[0]), int(counts[0])
         return slice(first, first + count), slice(0, count), int(places[0])
-    ends = np.cumsum(counts)
-    counted, begins, total = np.arange(ends[-1]), ends - counts, int(places.sum())
-    sources = counted + np.repeat(np.cumsum(lengths) - lengths + packed.firsts - begins, counts)
+    total = int(places.sum())
+    sources = _counted(np.cumsum(lengths) - lengths + packed.firsts, counts)
     if packed.are_all_used:
         return sources, slice(0, total), total
-    return sources, counted + np.repeat(np.cumsum(places) - places - begins, counts), total
+    return sources, _counted(np.cumsum(places) - places, counts), total
+
+
+def _counted(firsts: Ints, counts: Ints) -> Ints:
+    """`counts` consecutive numbers from each of `firsts` on."""
+    begins = np.cumsum(counts) - counts
+    numbers: Ints = np.arange(int(counts.sum())) + np.repeat(firsts - begins, counts)
+    return numbers
 
 
 def _in_places(

@@ -82,7 +82,7 @@ class UserInputs:
         return UnpaddedSequences(tuple(sequences), tuple(lengths), (*self.runs(), *ends))
 
     def by_position(self) -> list[bool]:
-        """Whether each input by request, and the embeddings, have a row for each position."""
+        """Flags of the inputs by request and of the embeddings: a row for each position."""
         grows = [one.grows for one in self.inputs.sequences.values()]
         roles = compress(self.inputs.roles, self.shared)
         lengths = compress(self.inputs.lengths_of, self.shared)
