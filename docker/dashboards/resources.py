@@ -34,6 +34,7 @@ def _slots() -> list[Builder[Panel]]:
     workers = rate(of_server("sharded_infer_worker_requests_total"))
     restarts = f"increase({of_server('sharded_infer_worker_restarts_total')}[$__rate_interval])"
     lost = rate(of_server("sharded_infer_traces_dropped_total"))
+    recorded = rate(of_server("sharded_infer_recorded_requests_total"))
     http = rate(of_server("sharded_infer_http_dropped_total"))
     grpc = rate(of_server("sharded_infer_grpc_dropped_total"))
     return [
@@ -91,6 +92,16 @@ def _slots() -> list[Builder[Panel]]:
             ),
             Query(f"sum by (instance) ({lost})", "{{instance}}"),
             unit=units.Short,
+        ),
+        graph(
+            Text(
+                "Requests recorded",
+                "Requests chosen for --record, by outcome. written: in files. full: too many "
+                "waited for the disk. unusual: not recordable. failed: the file could not be "
+                "written; the log says why.",
+            ),
+            Query(f"sum by (instance, outcome) ({recorded})", "{{instance}} {{outcome}}"),
+            unit=units.RequestsPerSecond,
         ),
         graph(
             Text(
