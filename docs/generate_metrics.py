@@ -63,7 +63,7 @@ _THEMSELVES = (
     "retries", "ejections", "lookups", "positions", "states", "reads",
 )  # fmt: skip
 UNITS = {
-    "dropped": "traces",
+    "dropped": "drops",
     "leases": "fronts",
     **{word: word for word in _THEMSELVES},
     "share": "ratio",
