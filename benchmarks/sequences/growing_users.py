@@ -20,6 +20,7 @@ from sharded_infer.client import Client
 from sharded_infer.zoo.registry import AGE, HISTORY
 
 GROWING, FULL, NEW = "growing", "growing, full load", "new users"
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 # A history that is full loses as many items at once, so that the others keep their places.
 ANCHOR = 64
 # New items of a request.
@@ -50,7 +51,9 @@ class GrowingUsers:
         self._lengths[user] = length
         first = -(-max(0, length - self._history - ANCHOR) // ANCHOR) * ANCHOR
         items = np.arange(first, length, dtype=np.uint64)
-        mixed = (items + np.uint64(user * 1_000_003)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (items + np.uint64(user * 1_000_003)) * _MIX
+        # With one product, items of two users would differ by a constant.
+        mixed = (mixed ^ mixed >> np.uint64(32)) * _MIX
         rows = self._traffic.spec.tables[0].rows
         inputs: dict[str, NDArray[np.generic]] = {
             HISTORY: (mixed >> np.uint64(33)).astype(np.int64)[None] % rows

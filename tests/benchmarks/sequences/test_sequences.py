@@ -40,11 +40,10 @@ def test_the_user_cache_is_measured_and_its_hits_have_the_same_bits(measure: Mea
     assert fields["compared"] == 20
 
 
-def test_growing_histories_are_measured_with_their_kept_positions(
-    measure: Measure,
-) -> None:
+def test_growing_histories_are_measured_with_their_kept_positions(measure: Measure) -> None:
     words = ("--workload", "sasrec-forward", "--grow", "--history", 40, "--users", 8)
     _, fields = measure("sequences", "users", *words, *TINY)
-    assert 0.5 < fields["hit_rate"] < 1
-    for ratio in ("cpu_ratio_growing", "cpu_ratio_new", "p50_ratio_prepared"):
-        assert fields[ratio] > 0
+    kept, loads = fields["hit_rates"], {"growing", "growing, full load", "new users"}
+    assert kept.keys() == fields["cpu_ratios"].keys() == loads
+    assert kept["new users"] == 0 < 0.5 < kept["growing"] < 1
+    assert min(*fields["cpu_ratios"].values(), fields["p50_ratio_prepared"]) > 0
