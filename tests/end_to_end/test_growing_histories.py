@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -25,6 +26,8 @@ from sharded_infer.engines.model import Model
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.precision import Precision
 from sharded_infer.v1 import predictor_pb2, predictor_pb2_grpc
+from tests.end_to_end.test_live_page import browser  # noqa: F401 - a fixture
+from tests.support.live_page import chromium_refusal, opened
 from tests.support.servers import RunningServer, running_server
 from tests.support.waiting import until
 
@@ -33,6 +36,7 @@ pytestmark = pytest.mark.rest
 NAME, ITEMS, LONGEST, CANDIDATES = "hstu-small", 500, 120, 7
 BLOCK = 16
 REPLICAS = 2
+_REFUSAL = chromium_refusal()
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +138,24 @@ def test_a_prepared_user_is_known_to_every_worker(
             check(client, model, user, 90, user)
             until(lambda: (positions(replicas) - before).total() == 90, "it is counted")  # noqa: B023
             assert (positions(replicas) - before)["kept"] == 90 // BLOCK * BLOCK
+
+
+@pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
+def test_the_live_page_draws_the_share_of_positions_whose_states_are_kept(
+    browser: Any,  # noqa: F811
+    replicas: list[RunningServer],
+    model: Model,
+) -> None:
+    server = replicas[0]
+    with Client(server.grpc_url) as client, opened(browser, server.http_url) as live:
+
+        def shares() -> str:
+            check(client, model, 400, LONGEST, None)
+            return live.page.locator("figure", has=live.page.locator("#chart-kept")).inner_text()
+
+        # Each point is of the last 10 s.
+        live.wait(lambda: "positions 93.3%\nusers 100%" in shares(), "112 of 120 positions")
+        assert live.errors == []
 
 
 def test_prepare_answers_over_http_with_its_positions(replicas: list[RunningServer]) -> None:

@@ -67,6 +67,7 @@ def test_the_page_counts_what_the_metrics_page_counts_as_requests_come(
         facts = live.facts()
         assert facts["p50"].endswith(("µs", "ms")) and facts["Samples"].endswith("/s")
         assert facts["Workers"] == "2" and facts["Errors"].endswith("%")
+        assert live.page.locator("#chart-kept").is_hidden()
         live.wait(
             lambda: counted(live_server, "sharded_infer_requests_total") > 20,
             "more requests are answered",

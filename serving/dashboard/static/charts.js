@@ -1,7 +1,7 @@
 // The charts of the page: which figures each draws, and of which metrics.
 
 import { counted, distribution, gauge, observed, quantile, rate } from "./readings.js";
-import { bytes, number, perSecond, seconds } from "./words.js";
+import { bytes, number, percent, perSecond, seconds } from "./words.js";
 
 const OWN = "sharded_infer_";
 export const QUANTILES = [["p50", 0.5], ["p90", 0.9], ["p99", 0.99], ["p99.9", 0.999]];
@@ -75,6 +75,20 @@ const batchLines = (readings, model) => {
   ];
 };
 
+// Shares of positions and of users; none of a server without states.
+const keptLines = (readings, model) => {
+  const lines = [["positions", "user_positions", "kept"], ["users", "user_states", "hit"]]
+    .map(([label, family, result]) => ({
+      label, all: readings.find(OWN + family, { model }), kept: readings.find(OWN + family, { model, result }),
+    }))
+    .filter(({ all }) => gauge(all, { to: readings.newest }))
+    .map(({ label, all, kept }) => ({ label, at: (pair) => {
+      const count = counted(all, pair);
+      return count ? counted(kept, pair) / count : null;
+    } }));
+  return lines.length ? lines : null;
+};
+
 const now = (readings, family, wanted, combine) => (pair) =>
   gauge(readings.find(OWN + family, wanted), pair, combine);
 
@@ -131,6 +145,8 @@ export const ENGINE_CHARTS = [
     lines: (readings, model) => where(readings, "rank_busy_seconds", () =>
       byLabel(readings, `${OWN}rank_busy_seconds`, "rank", model)
         .map((line) => ({ ...line, label: `rank ${line.label}` }))) },
+  { key: "kept", title: "User states", hint: "Share of positions and of users whose state was kept", write: percent,
+    lines: keptLines },
   { key: "cpu", title: "Processor", hint: "Cores that each worker uses", write: number, empty: "No data yet",
     lines: (readings) => byWorker(readings, "worker_cpu_seconds", rate) },
   { key: "memory", title: "Memory", hint: "Resident bytes of each worker, shared pages included", write: bytes,
