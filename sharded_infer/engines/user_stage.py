@@ -139,9 +139,10 @@ class UserStage:
             return self._one(batch, lookup), lookup, (0, 1, 0, 0)
         counts = np.asarray(counts, np.int64)
         if self._growing is not None:
-            scored = self._of_histories(self._growing, batch, counts, look_up, cache)
-            # None: a block was evicted after it had been found.
-            return scored or self.score(batch, counts, look_up, None)
+            known = KnownHistories(self._growing, batch, counts, cache)
+            while (scored := self._of_histories(known, batch, counts, look_up)) is None:
+                known.forget()
+            return scored
         with torch.inference_mode():
             return self._of_each(batch, counts, look_up, cache)
 
@@ -168,15 +169,13 @@ class UserStage:
         prefix = known.prefixes
         if prefix is None or not known.packed.are_all_used:
             return 0, 1, 0, 0
-        for _ in range(2):
+        while True:
             lookup = look_up(batch, packed=known.packed)
             known.keep(lookup, Keeping.ALL)
             dense, own, _ = self._user_inputs(batch, lookup, 0, 0, 1, known.packed)
             if self._split.behind(dense, own, prefix) is not None:
-                break
-            # Evicted meanwhile: computed at once, as a whole.
+                return known.users
             known.forget()
-        return known.users
 
     def _of_each(
         self,
@@ -213,14 +212,12 @@ class UserStage:
 
     def _of_histories(
         self,
-        growing: GrowingSequence,
+        known: KnownHistories,
         batch: ModelInput,
         counts: NDArray[np.int64],
         look_up: LookUp,
-        cache: UserCache | None,
     ) -> tuple[tuple[Scores, ...], LookedUp, Users] | None:
-        """Scores a batch with the known beginnings of histories; None if one was evicted."""
-        known = KnownHistories(growing, batch, counts, cache)
+        """Scores a batch with the known beginnings of histories; None if one was evicted since."""
         packed, prefixes, lengths = known.packed, known.prefixes, known.lengths
         lookup = look_up(batch, packed=packed)
         known.keep(lookup)

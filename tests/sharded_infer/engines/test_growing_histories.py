@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from kernels.sequences.user_states import BLOCK_POSITIONS, UserStates
+from kernels.sequences.user_states import BLOCK_POSITIONS, Prefixes, UserStates
 from sharded_infer.engines.host_engine import HostEngine
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.engines.user_cache import UserCache
@@ -197,6 +198,39 @@ def test_evicted_states_are_computed_again(model: Model) -> None:
     without(model)
     for history, cached_scores in zip(histories, scores, strict=True):
         assert np.array_equal(model.engine.run(request_of(model, history)).scores[0], cached_scores)
+
+
+class Evicting(UserCache):
+    """Evicts what it found before it is read, if it is to."""
+
+    is_to_evict = False
+
+    def prefixes(self, *words: Any) -> Prefixes:
+        found = super().prefixes(*words)
+        for other in range(self.is_to_evict * 40):
+            self.keep(other.to_bytes(16), (torch.ones(500),), seconds=1.0, is_always=True)
+        return found
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_states_evicted_before_they_are_read_are_computed_and_counted(
+    model: Model, together: int
+) -> None:
+    histories = np.random.default_rng(5).integers(0, ITEMS, (together, LONGEST))
+    requests = [request_of(model, history) for history in histories]
+    without(model)
+    plain = [result.scores[0] for result in run_together(model, requests)]
+    assert isinstance(model.engine, HostEngine)
+    cache = model.engine.users = Evicting(UserStates(150_000), bytes(16))
+    kept = LONGEST // BLOCK_POSITIONS * BLOCK_POSITIONS
+    for evicted, known in ((False, 0), (False, kept), (True, 0)):
+        cache.is_to_evict = evicted
+        results = run_together(model, requests)
+        hits = together if known else 0
+        positions = known * together, (LONGEST - known) * together
+        assert results[0].work.users == (hits, together - hits, *positions)
+        for result, expected in zip(results, plain, strict=True):
+            assert np.array_equal(result.scores[0], expected)
 
 
 @pytest.mark.parametrize(
