@@ -89,6 +89,9 @@ def sequences_command(
             max=0.95,
         ),
     ] = 0.6,
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="`[serving] max_batch` of the model.")
+    ] = 1024,
     rounds: RoundsOption = 5,
     seconds: SecondsOption = 15.0,
     serve_option: ServeOption = None,
@@ -107,6 +110,7 @@ def sequences_command(
     model, is_users = SEQUENCE_MODELS[workload], part is SequencePart.USERS
     longest = history + (ANCHOR if grow else 0) if is_users else longest
     spec = model.spec(rows=rows, history=longest, precision=precision)
+    spec = replace(spec, serving=replace(spec.serving, max_batch=max_batch))
     traffic = SequenceTraffic(model, spec, candidates)
     measure = (
         partial(
@@ -129,6 +133,7 @@ def sequences_command(
         "workload": workload,
         "precision": precision,
         "candidates": candidates,
+        "max_batch": max_batch,
         "share": share,
         "seconds": seconds,
     }

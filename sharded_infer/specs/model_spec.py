@@ -86,7 +86,7 @@ class ServingSpec:
     Attributes:
         executor: "inline" runs each request alone; "batched" waits `max_delay_us` for more; "auto"
             runs a request at once if a core is free, and merges those that arrive meanwhile.
-        max_batch: samples of a batch of several requests.
+        max_batch: samples of a batch of several requests; 8 positions of a sequence count as one.
         max_delay_us: wait of "batched", in microseconds.
         memory: "map" serves tables from the page cache, with pages of any size; "huge" from a copy
             in 2 MiB pages, of the tables' size; "auto" from the page cache in 2 MiB pages if the
