@@ -26,7 +26,6 @@ from sharded_infer.engines.model import Model
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.precision import Precision
 from sharded_infer.v1 import predictor_pb2, predictor_pb2_grpc
-from tests.end_to_end.test_live_page import browser  # noqa: F401 - a fixture
 from tests.support.live_page import chromium_refusal, opened
 from tests.support.servers import RunningServer, running_server
 from tests.support.waiting import until
@@ -142,7 +141,7 @@ def test_a_prepared_user_is_known_to_every_worker(
 
 @pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
 def test_the_live_page_draws_the_share_of_positions_whose_states_are_kept(
-    browser: Any,  # noqa: F811
+    browser: Any,
     replicas: list[RunningServer],
     model: Model,
 ) -> None:

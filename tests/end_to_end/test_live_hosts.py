@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.test_live_page import browser  # noqa: F401 - a fixture
 from tests.support.fronts import check, hosts_file
 from tests.support.live_page import chromium_refusal, opened
 from tests.support.servers import MODEL, running_server
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
 
 
 def test_replicas_are_shown_with_their_state_and_versions(
-    browser: Any,  # noqa: F811
+    browser: Any,
     tmp_path: Path,
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.support.live_page import CHROMIUM, Watched, chromium_refusal, opened
+from tests.support.live_page import Watched, chromium_refusal, opened
 from tests.support.server_pages import counted
 from tests.support.server_processes import free_port
 from tests.support.servers import MODEL, RunningServer, good_inputs, infer_request, running_server
@@ -20,16 +20,6 @@ from tests.support.traffic import Publisher, Shelf, traffic
 NOTHING = "\N{EN DASH}"
 _REFUSAL = chromium_refusal()
 pytestmark = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
