@@ -28,7 +28,7 @@ _MOST_NEW = 3
 _PREPARED_USERS = 300
 # Requests in flight under full load.
 _IN_FLIGHT = 64
-# Bound on the gain of throughput: so many times the requests of a server without a cache are made.
+# Largest ratio of throughput, with a cache to without, that the messages suffice for.
 _MOST_GAIN = 8
 
 

@@ -201,7 +201,7 @@ def test_evicted_states_are_computed_again(model: Model) -> None:
 
 
 class Evicting(UserCache):
-    """Evicts what it found before it is read, if it is to."""
+    """Evicts known beginnings before they are read, while `is_to_evict`."""
 
     is_to_evict = False
 
